@@ -1,0 +1,6 @@
+"""`python -m steadytune` is the command `steadytune`."""
+
+from steadytune.cli import main
+
+if __name__ == "__main__":
+    main()
