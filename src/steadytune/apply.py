@@ -142,12 +142,12 @@ class Applied:
 
         return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
-    # What has to travel through a checkpoint: how often each layer has drawn, and which anchors it was trained toward.
+    # What has to travel through a checkpoint: where each layer's noise stands, and which anchors it was trained toward.
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "methods": [item.describe() for item in self.methods],
-            "calls": {name: layer.calls() for name, layer in mixed_layers(self.site.model)},
+            "noise": {name: layer.mix_state.tolist() for name, layer in mixed_layers(self.site.model)},
             "anchors": self.fingerprint(),
         }
 
@@ -162,7 +162,7 @@ class Applied:
                 "from the same pretrained weights (and the same seed, for its new head), not from the checkpoint."
             )
         for name, layer in mixed_layers(self.site.model):
-            layer.set_calls_(state["calls"][name])
+            layer.mix_state.copy_(torch.tensor(state["noise"][name]))
 
     def fingerprint(self) -> str:
         """sha256 over every target and anchor; they are derived from the pretrained weights, never saved."""
@@ -171,5 +171,5 @@ class Applied:
         anchors += [(name, tensor) for hook in self._hooks for name, tensor in hook.anchors.items()]
         for name, tensor in anchors:
             digest.update(name.encode())
-            digest.update(memoryview(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy()))
+            digest.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from steadytune.errors import SteadytuneError
+from steadytune.module_tree import Node, join, read_tree
 
 EMBEDDINGS, POOLER, HEAD = "embeddings", "pooler", "head"
 Part = str | int  # a block is its number, 1..N from the bottom
@@ -79,7 +79,6 @@ _NAMES = [  # of what hangs beside the stack: registered where, called what, is 
     ("after", r"norm|^ln", _LAST),
     ("after, in a model of your own", r"^fc|^out|linear|dense|proj|^decoder$", HEAD),
 ]  # fmt: skip
-_STACK = re.compile(r"(?:^|[._])(?:h|layers?|blocks?|groups|stages)$")  # Hugging Face's can be one block, or a mixture
 # The Linear of a block that consumes the feed-forward activation (LoRA's A matrix reads the same one).
 _FEED_FORWARD_OUT = re.compile(
     r"\.(?<!attention\.)(?<!attn\.)(?:output\.dense|ffn\.lin2|ffn_output|mlp\.c_proj|down_proj|wo|fc2|ff\.layer_2|mlp\.Wo|linear2"
@@ -91,7 +90,6 @@ _QKV = [
     for form in ("{}", "{}_proj", "{}_lin", "to_{}", "w{}")
 ]
 _CROSS = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)  # there the query reads another input
-_WRAPPED = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer", "original_module"}
 
 
 # --- the answer -------------------------------------------------------------------------------------------------------
@@ -197,7 +195,7 @@ class Layers:
 
 def find_layers(model: nn.Module) -> Layers:
     """Place every parameter of `model`, or raise an error that names those that could not be placed."""
-    root = _read(model, "", _Node())
+    root = read_tree(model, "", Node())
     core = next((node for node in root.walk() if node.model_type), root)  # the Hugging Face model, if there is one
     base = core.child(getattr(core.module, "base_model_prefix", "")) or core
     if not base.model_type or "embeddings" in core.children:  # core itself is the base (DINOv3's has a `model` inside)
@@ -211,12 +209,12 @@ def find_layers(model: nn.Module) -> Layers:
     _place_chain(chain, part_of)
     if stacks:
         _place_beside(base, stacks, part_of)
-        exceptions: dict[_Node | None, Part] = {base.child(name): part for name, part in family.places.items()}
+        exceptions: dict[Node | None, Part] = {base.child(name): part for name, part in family.places.items()}
         if base is not core:
             exceptions |= {core.child(name): POOLER for name, feeds in family.poolers if core.child(feeds)}
         for node, part in exceptions.items():
             if node and node.parent:
-                node.put(_last_block(node.parent, part_of) if part == _LAST else part, part_of)
+                _put(node, _last_block(node.parent, part_of) if part == _LAST else part, part_of)
     _refuse_lost(model, kind, stacks, part_of)
 
     blocks = [node for node in root.walk() if isinstance(part_of.get(node.full), int)] if stacks else []
@@ -240,7 +238,7 @@ def find_layers(model: nn.Module) -> Layers:
 # --- placing ----------------------------------------------------------------------------------------------------------
 
 
-def _refuse_lost(model: nn.Module, kind: str, stacks: list[_Node], part_of: dict[str, Part]) -> None:
+def _refuse_lost(model: nn.Module, kind: str, stacks: list[Node], part_of: dict[str, Part]) -> None:
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     if not names:
         raise SteadytuneError(f"{kind} has no parameters, so there is nothing to place or to train.")
@@ -257,15 +255,15 @@ def _refuse_lost(model: nn.Module, kind: str, stacks: list[_Node], part_of: dict
         )
 
 
-def _stacks(base: _Node, hugging_face: bool) -> list[_Node]:
+def _stacks(base: Node, hugging_face: bool) -> list[Node]:
     """The longest stack, with its partner in an encoder-decoder, encoder first. Stacks inside blocks do not count."""
 
-    def outermost(node: _Node) -> list[_Node]:
+    def outermost(node: Node) -> list[Node]:
         if node.is_stack(hugging_face):
             return [node]
         return [stack for child in node.children.values() for stack in outermost(child)]
 
-    def partners(one: _Node, other: _Node) -> bool:  # their names part as "...encoder..." and "...decoder..."
+    def partners(one: Node, other: Node) -> bool:  # their names part as "...encoder..." and "...decoder..."
         steps = zip(one.name.split("."), other.name.split("."))
         first, second = next(((x, y) for x, y in steps if x != y), ("", ""))
         return "encoder" in first and "decoder" in second
@@ -275,7 +273,11 @@ def _stacks(base: _Node, hugging_face: bool) -> list[_Node]:
     return next((pair for pair in pairs if partners(*pair)), found[:1])
 
 
-def _place_blocks(stacks: list[_Node], group: str, part_of: dict[str, Part]) -> int:
+def _put(node: Node, part: Part, part_of: dict[str, Part]) -> None:
+    part_of |= dict.fromkeys(node.names(), part)
+
+
+def _place_blocks(stacks: list[Node], group: str, part_of: dict[str, Part]) -> int:
     """Number the blocks from the bottom. Returns the first number in the last stack."""
     numbers: dict[int, int] = {}  # by identity: a block that is used several times is one block
     first = 1
@@ -283,16 +285,16 @@ def _place_blocks(stacks: list[_Node], group: str, part_of: dict[str, Part]) -> 
         first = len(numbers) + 1
         for item in stack.children.values():
             for block in item.children[group].children.values() if group else (item,):
-                block.put(numbers.setdefault(id(block.module), len(numbers) + 1), part_of)
+                _put(block, numbers.setdefault(id(block.module), len(numbers) + 1), part_of)
     return first
 
 
-def _place_beside(base: _Node, stacks: list[_Node], part_of: dict[str, Part]) -> None:
+def _place_beside(base: Node, stacks: list[Node], part_of: dict[str, Part]) -> None:
     """Place what hangs on the ancestors of the stacks, as far as it can be told."""
     ancestors = {up for stack in stacks for up in stack.ancestors()}
     for holder in ancestors:
         outside = holder in base.ancestors()
-        passed: _Node | None = None  # the way to a stack, once we have passed it
+        passed: Node | None = None  # the way to a stack, once we have passed it
         for step, child in holder.children.items():
             if child in ancestors or child in stacks:
                 passed = child
@@ -304,15 +306,15 @@ def _place_beside(base: _Node, stacks: list[_Node], part_of: dict[str, Part]) ->
             if part is None and not child.has_parameters:  # a dropout, an activation
                 part = _LAST if passed else EMBEDDINGS
             if part is not None:
-                child.put(_last_block(passed or holder, part_of) if part == _LAST else part, part_of)
+                _put(child, _last_block(passed or holder, part_of) if part == _LAST else part, part_of)
         for full, module in holder.spots:
             for own in module._parameters:
                 part = HEAD if outside else _part_by_name(own, "parameter")
                 if part is not None:
-                    part_of[_join(full, own)] = part
+                    part_of[join(full, own)] = part
 
 
-def _part_outside(step: str, node: _Node) -> Part | None:
+def _part_outside(step: str, node: Node) -> Part | None:
     if any(inner.model_type for inner in node.walk()):
         return None  # a twin tower is neither below the first one nor above it
     if isinstance(node.module, nn.Embedding) or "prompt" in step:  # PEFT's prompts
@@ -320,7 +322,7 @@ def _part_outside(step: str, node: _Node) -> Part | None:
     return POOLER if "pool" in step else HEAD
 
 
-def _part_by_name(step: str, where: str, node: _Node | None = None) -> Part | None:
+def _part_by_name(step: str, where: str, node: Node | None = None) -> Part | None:
     if node and isinstance(node.module, nn.Embedding):
         return EMBEDDINGS
     if node and "Pool" in type(node.module).__name__:  # SigLIP's `head`
@@ -331,11 +333,11 @@ def _part_by_name(step: str, where: str, node: _Node | None = None) -> Part | No
     return next(fits, None)
 
 
-def _last_block(node: _Node, part_of: dict[str, Part]) -> int:
+def _last_block(node: Node, part_of: dict[str, Part]) -> int:
     return max(part for below in node.walk() if isinstance(part := part_of.get(below.full), int))
 
 
-def _chain(node: _Node) -> list[_Node]:
+def _chain(node: Node) -> list[Node]:
     """The layers of a perceptron in order: (nested) Sequentials, or a module that holds them. Empty if it is none."""
     if isinstance(node.module, nn.Linear):
         return [node]
@@ -350,17 +352,17 @@ def _chain(node: _Node) -> list[_Node]:
     return [layer for child in node.children.values() for layer in (_chain(child) or [child])]
 
 
-def _place_chain(chain: list[_Node], part_of: dict[str, Part]) -> None:
+def _place_chain(chain: list[Node], part_of: dict[str, Part]) -> None:
     """Block i is the i-th layer with weights, and the norm, activation, dropout after it. The last one is the head."""
     number, embedded, last = 0, False, sum(node.starts_block for node in chain)
     for node in chain:
         number += node.starts_block
         embedded = embedded or "Embedding" in type(node.module).__name__
         part: Part = max(number, 1)
-        node.put(EMBEDDINGS if embedded and not number else HEAD if part == last else part, part_of)
+        _put(node, EMBEDDINGS if embedded and not number else HEAD if part == last else part, part_of)
 
 
-def _tops(node: _Node, part_of: dict[str, Part], seen: set[int]) -> dict[str, Part]:
+def _tops(node: Node, part_of: dict[str, Part], seen: set[int]) -> dict[str, Part]:
     """The topmost modules that are of one part; of a module that was cut (RoBERTa's classifier), its children."""
     parts = {part_of.get(full) for below in node.walk() for full, _ in below.spots}
     if len(parts) > 1 or None in parts:
@@ -376,13 +378,13 @@ def _tops(node: _Node, part_of: dict[str, Part], seen: set[int]) -> dict[str, Pa
 # --- inside a block ---------------------------------------------------------------------------------------------------
 
 
-def _fed_in_block(node: _Node) -> list[str]:
+def _fed_in_block(node: Node) -> list[str]:
     if isinstance(node.module, nn.Sequential):
         return _fed_in_chain(_chain(node))
     return [full for full, _ in node.spots] if node.has_parameters and _FEED_FORWARD_OUT.search(node.name) else []
 
 
-def _fed_in_chain(chain: list[_Node]) -> list[str]:
+def _fed_in_chain(chain: list[Node]) -> list[str]:
     """Each Linear right after an activation; a norm, a dropout or a reshape between them changes nothing."""
     fed: list[str] = []
     active = False
@@ -396,102 +398,12 @@ def _fed_in_chain(chain: list[_Node]) -> list[str]:
     return fed
 
 
-def _same_input(node: _Node) -> list[tuple[str, ...]]:
+def _same_input(node: Node) -> list[tuple[str, ...]]:
     for names in _QKV:
         readers = [node.children[name] for name in names if name in node.children and node.children[name].is_linear]
         if len(readers) == 3:
             return [tuple(reader.spots[-1][0] for reader in readers[1 if _CROSS.search(node.name) else 0 :])]
     return []
-
-
-# --- reading the model ------------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class _Node:
-    """A module of the bare model, its children in registration order. Its wrappers are spots of the same node."""
-
-    name: str = ""  # as in the bare model
-    parent: _Node | None = None
-    spots: list[tuple[str, nn.Module]] = field(default_factory=list)  # (full name, module), outermost first
-    children: dict[str, _Node] = field(default_factory=dict)
-
-    @property
-    def full(self) -> str:
-        return self.spots[0][0]
-
-    @property
-    def module(self) -> nn.Module:
-        return self.spots[-1][1]
-
-    @property
-    def has_parameters(self) -> bool:
-        return any(True for _ in self.spots[0][1].parameters())
-
-    @property
-    def is_linear(self) -> bool:
-        return any(kind is nn.Linear or kind.__name__ == "Conv1D" for kind in type(self.module).__mro__)
-
-    @property
-    def starts_block(self) -> bool:
-        return self.has_parameters and not re.search("Norm|PReLU|Embedding", type(self.module).__name__)
-
-    @property
-    def model_type(self) -> str:
-        """Hugging Face's name of the architecture, or nothing. Inner modules hold a config too, but no prefix."""
-        known = hasattr(type(self.module), "base_model_prefix")
-        return str(getattr(getattr(self.module, "config", None), "model_type", "")) if known else ""
-
-    def is_stack(self, hugging_face: bool) -> bool:
-        items = list(self.children.values())
-        if not items or any(isinstance(item.module, nn.Embedding) or not item.has_parameters for item in items):
-            return False
-        equal = len(items) > 1 and len({type(item.module) for item in items}) == 1
-        if isinstance(self.module, nn.ModuleList):
-            return equal or (hugging_face and bool(_STACK.search(self.name)))
-        # A Sequential of whole blocks (timm) is a stack too; a Sequential of single layers is a perceptron.
-        whole = all(item.children and not isinstance(item.module, nn.Sequential) for item in items)
-        return isinstance(self.module, nn.Sequential) and equal and whole
-
-    def child(self, path: str) -> _Node | None:
-        node: _Node | None = self
-        for step in path.split("."):
-            node = node.children.get(step) if node else None
-        return node
-
-    def ancestors(self) -> list[_Node]:
-        return [self.parent, *self.parent.ancestors()] if self.parent else []
-
-    def walk(self) -> Iterator[_Node]:
-        yield self
-        for child in self.children.values():
-            yield from child.walk()
-
-    def put(self, part: Part, part_of: dict[str, Part]) -> None:
-        for node in self.walk():
-            for full, module in node.spots:
-                part_of |= dict.fromkeys([full, *(_join(full, own) for own in module._parameters)], part)
-
-
-def _read(module: nn.Module, full: str, node: _Node) -> _Node:
-    node.spots.append((full, module))
-    for step, child in module._modules.items():
-        if child is not None and _wraps(module, full, step):
-            _read(child, _join(full, step), node)
-        elif child is not None:
-            _read(child, _join(full, step), node.children.setdefault(step, _Node(_join(node.name, step), node)))
-    return node
-
-
-def _wraps(module: nn.Module, full: str, step: str) -> bool:
-    """Is this step of a name a wrapper's, and not the bare model's?"""
-    peft = type(module).__module__.startswith("peft.") and step in {"base_model", "model", "modules_to_save"}
-    alone = step == "module" and len(module._modules) == 1 and not module._parameters  # DDP, and all who do as it does
-    return step in _WRAPPED or peft or alone or full.endswith(".modules_to_save")
-
-
-def _join(*steps: str) -> str:
-    return ".".join(step for step in steps if step)
 
 
 def _exists(model: nn.Module, name: str) -> bool:
