@@ -330,26 +330,3 @@ def test_sparse_and_complex_get_a_sentence():
     w.grad = torch.ones_like(w)
     with pytest.raises(SteadytuneError, match="complex"):
         AdamW([w]).step()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("correct_bias", [True, False])
-def test_on_a_gpu_no_step_waits_for_the_device(correct_bias):
-    mine, theirs = ([nn.Parameter(p.detach().cuda()) for p in weights()] for _ in range(2))
-    ours = AdamW(mine, lr=0.1, weight_decay=0.1, correct_bias=correct_bias)
-    torchs = torch.optim.AdamW(theirs, lr=0.1, weight_decay=0.1, foreach=True)
-    for i in range(5):
-        set_grads_(weights_on_cpu := weights(), i)
-        for p, q, source in zip(mine, theirs, weights_on_cpu):
-            p.grad = q.grad = source.grad.cuda()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            ours.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        torchs.step()
-        assert identical(mine, theirs) is correct_bias
-    state = {k: {n: t.cuda() for n, t in v.items()} for k, v in ours.state_dict()["state"].items()}
-    ours.load_state_dict({**ours.state_dict(), "state": state})  # as a checkpoint read with map_location="cuda" has it
-    assert ours.state[mine[0]]["step"].device.type == "cpu"

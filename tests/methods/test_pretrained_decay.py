@@ -198,25 +198,3 @@ def test_bad_settings_get_a_sentence(bad, words):
 def test_two_are_refused():
     with pytest.raises(SteadytuneError, match="both replace the decay toward pretrained"):
         check_methods([PretrainedDecay(0.1), PretrainedDecay(0.2)])
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("form", ["decoupled", "l2"])
-def test_a_model_moved_to_a_gpu_after_applying(form):
-    results = []
-    for device in ("cpu", "cuda"):
-        model = bert(torch.float64)
-        hook = PretrainedDecay(decay=0.7, form=form).step_hook(site_of(model))
-        model.to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        hook.attach_(optimizer)
-        for i in range(3):
-            set_grads_(source := bert(torch.float64), i)
-            for p, q in zip(model.parameters(), source.parameters()):
-                p.grad = q.grad.to(device)
-            optimizer.step()
-        results.append(model.cpu())
-        assert all(anchor.device.type == "cpu" for anchor in hook.anchors.values())
-    for p, q in zip(*(m.parameters() for m in results)):
-        torch.testing.assert_close(p, q)
