@@ -77,8 +77,8 @@ def _draw_(module: nn.Module, initialiser: Any, seed: int) -> None:
         parameter.data.fill_(float("nan"))
     with torch.random.fork_rng(devices=[]), torch.no_grad():  # the global generator is as it was afterwards
         torch.manual_seed(seed)
-        for child in fresh.modules():
-            if initialiser is not None:
+        if initialiser is not None:
+            for child in reversed(list(fresh.modules())):  # as transformers does: a parent's rule comes after its parts'
                 initialiser._init_weights(child)
         for child in fresh.modules():
             for name, parameter in child.named_parameters(recurse=False):
