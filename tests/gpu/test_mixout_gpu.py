@@ -45,9 +45,12 @@ def gradients(model, steps=2, passes=1):
 
 
 def assert_close(a, b, tolerance):
+    """Relative error of each gradient. Key biases have a gradient of 0 but for rounding, so the largest gradient sets a
+    floor for what counts."""
     assert a.keys() == b.keys()
+    largest = max(grad.norm() for grad in b.values())
     for name in a:
-        error = (a[name].double() - b[name].double()).norm() / (b[name].double().norm() + 1e-9)
+        error = (a[name].double() - b[name].double()).norm() / (b[name].double().norm() + 1e-3 * largest)
         assert error < tolerance, f"{name}: {error:.2e}"
 
 
