@@ -1,0 +1,65 @@
+"""The randomness of one run, kept apart from everybody else's.
+
+Inside `private_randomness` torch's, numpy's and Python's global generators belong to the run, which seeds them anew for
+every chunk of every step: dropout is a function of (stream noise, step, process, chunk), so a resumed run needs no
+generator state. Outside they are as they were. Mixout needs no generator (rng.py), but its masks count forwards; all
+chunks of a step must see the mask of that step, as if the batch were one forward.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from steadytune.methods.mixed_layers import mixed_layers
+from steadytune.rng import stream_seed
+
+
+@contextmanager
+def private_randomness(device: torch.device, deterministic: bool = False) -> Iterator[None]:
+    """Global generators may be used inside and are restored afterwards.
+
+    `deterministic` asks torch for kernels that give the same bits every time; a few operations of a GPU have none.
+    """
+    python, old = random.getstate(), np.random.get_state()  # noqa: NPY002 (saved, not used)
+    before = (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if deterministic:
+            torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            random.setstate(python)
+            np.random.set_state(old)  # noqa: NPY002
+
+
+def seed_(device: torch.device, stream: str, number: int, *labels: object) -> None:
+    """Seed every global generator that a model may draw from, from a stream. Other GPUs are left alone."""
+    seed = stream_seed(stream, number, *labels)
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 (what model code would draw from)
+
+
+class Masks:
+    """The counters of a model's mixed layers: `mark` remembers them, `rewind_` sets them back. No wait for a GPU."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._counters = [layer.mix_state for _, layer in mixed_layers(model)]
+        self.mark()
+
+    def mark(self) -> None:
+        self._marked = [counter.clone() for counter in self._counters]
+
+    def rewind_(self) -> None:
+        if self._counters:
+            torch._foreach_copy_(self._counters, self._marked)
