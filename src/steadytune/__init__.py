@@ -20,6 +20,8 @@ _PUBLIC = {
     "Dropout": "methods.dropout",
     "Ensemble": "methods.ensemble",
     "ExpectationLinearDropout": "methods.expectation_linear",
+    "Fit": "fitting",
+    "FitFailed": "fitting",
     "FraternalDropout": "methods.fraternal_dropout",
     "InverseSqrtSchedule": "methods.schedules",
     "Layers": "layers",
@@ -34,6 +36,7 @@ _PUBLIC = {
     "PolynomialSchedule": "methods.schedules",
     "PretrainedDecay": "methods.pretrained_decay",
     "RDrop": "methods.rdrop",
+    "Recipe": "recipe",
     "Reinit": "methods.reinit",
     "SteadyTrainer": "integrations.trainer",
     "SteadytuneError": "errors",
@@ -46,10 +49,13 @@ _PUBLIC = {
     "decay_penalty": "methods.weight_decay",
     "ensemble_logits": "methods.ensemble",
     "find_layers": "layers",
+    "fit": "fitting",
     "fraternal_loss": "methods.fraternal_dropout",
     "layerwise_lr": "methods.layerwise_lr",
     "mixout": "methods.mixout",
     "mixout_": "methods.mixout",
+    "predict": "predicting",
+    "predict_file": "predicting",
     "rdrop_loss": "methods.rdrop",
     "reinit_": "methods.reinit",
     "remove_": "apply",
@@ -74,6 +80,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:  # the same names for type checkers and editors
     from steadytune.apply import Applied, apply_, remove_
     from steadytune.errors import NoEffect, SteadytuneError
+    from steadytune.fitting import Fit, FitFailed, fit
     from steadytune.integrations.trainer import SteadyTrainer
     from steadytune.layers import Layers, find_layers
     from steadytune.methods.adamw import AdamW, bias_ratio
@@ -92,4 +99,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors
     from steadytune.methods.reinit import Reinit, reinit_
     from steadytune.methods.schedules import ConstantSchedule, InverseSqrtSchedule, LinearSchedule, PolynomialSchedule
     from steadytune.methods.weight_decay import WeightDecay, decay_penalty
+    from steadytune.predicting import predict, predict_file
+    from steadytune.recipe import Recipe
     from steadytune.rng import Streams

@@ -63,6 +63,7 @@ class Applied:
         self.site = site
         self.methods = methods
         self._hooks = hooks
+        self._fingerprint = ""
 
     def groups(self, lr: float, weight_decay: float = 0.0) -> list[ParamGroup]:
         """Parameter groups: biases and norms without decay, then what the methods make of them."""
@@ -166,10 +167,13 @@ class Applied:
 
     def fingerprint(self) -> str:
         """sha256 over every target and anchor; they are derived from the pretrained weights, never saved."""
+        if self._fingerprint:  # they never change, and a large model takes a second
+            return self._fingerprint
         digest = hashlib.sha256()
         anchors = [(name, layer.target) for name, layer in mixed_layers(self.site.model)]
         anchors += [(name, tensor) for hook in self._hooks for name, tensor in hook.anchors.items()]
         for name, tensor in anchors:
             digest.update(name.encode())
             digest.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        self._fingerprint = digest.hexdigest()
+        return self._fingerprint

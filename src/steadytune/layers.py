@@ -159,9 +159,14 @@ class Layers:
         there = {self.part(name) for name, _ in self.model.named_parameters(remove_duplicate=False)}
         return sorted(there, key=self._rank)
 
+    @property
+    def top_count(self) -> int:
+        """How many blocks count from the top: all of them, or those of the decoder (V10)."""
+        return self.count - self._top_stack + 1
+
     def top_blocks(self, count: int) -> list[int]:
         """The top `count` blocks, lowest first; in an encoder-decoder those of the decoder only (V10)."""
-        there = self.count - self._top_stack + 1
+        there = self.top_count
         if 0 <= count <= there:
             return list(range(self.count - count + 1, self.count + 1))
         where = " in its decoder, the only ones that count from the top" if self._top_stack > 1 else ""

@@ -112,7 +112,7 @@ def test_an_incomplete_checkpoint_is_refused(checkpoint, lost):
         (checkpoint.parent / lost).rename(file)
 
 
-@pytest.mark.parametrize("text", ["", '{"methods": [', "[]", '{"methods": [], "noise": {}}'])
+@pytest.mark.parametrize("text", ["", '{"methods": [', "[]", '{"methods": [], "checkpoints": []}', '{"methods": [{}]}'])
 def test_a_damaged_state_file_is_named(checkpoint, text):
     file = checkpoint / "steadytune.json"
     good = file.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers import AlbertConfig, AlbertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 
 from steadytune import Mixout, NoEffect, PretrainedDecay, Reinit, SteadytuneError, Streams, apply_, reinit_
 from steadytune.layers import HEAD, POOLER, find_layers
@@ -134,6 +135,29 @@ def test_no_pooler_to_ask_for(name):
 def test_a_number_of_layers_that_is_none(layers):
     with pytest.raises(SteadytuneError, match="whole number of blocks"):
         Reinit(layers=layers)
+
+
+@pytest.mark.parametrize(("part", "same_as"), [(0.25, 1), (0.3, 2), (0.99, 3)])
+def test_a_part_of_the_blocks_is_rounded_up_but_never_all(part, same_as):
+    assert reinit_(build("bert"), layers=part) == reinit_(build("bert"), layers=same_as)  # of 4
+
+
+def test_a_part_of_the_one_block_that_albert_shares_is_the_pooler_alone():
+    small = {"vocab_size": 20, "embedding_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    shared = AlbertForSequenceClassification(AlbertConfig(**small, num_hidden_layers=4))
+    assert set(reinit_(shared, layers=0.25)) == {"albert.pooler.weight", "albert.pooler.bias"}
+
+
+def test_a_part_that_is_nothing_has_no_effect():
+    one = GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8, pad_token_id=0)
+    with pytest.raises(NoEffect, match="less than all, is none"):
+        reinit_(GPT2ForSequenceClassification(one), layers=0.5)
+
+
+def test_a_part_of_a_decoder_counts_its_own_blocks():
+    count = find_layers(build("bart")).top_count
+    assert 0 < count < find_layers(build("bart")).count
+    assert reinit_(build("bart"), layers=0.5) == reinit_(build("bart"), layers=count // 2)
 
 
 def test_more_layers_than_the_model_has():

@@ -118,12 +118,14 @@ class SteadyTrainer(Trainer):
 
     def _refined(self, applied: Applied, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         groups: list[ParamGroup] = applied.refine([dict(group) for group in optimizer.param_groups])
-        groups.sort(key=lambda group: -group["lr"])  # Trainer logs the first one's lr: let it be the one asked for
+        regrouped = any(item.place == "groups" for item in self.methods)
+        if regrouped:
+            groups.sort(key=lambda group: -group["lr"])  # Trainer logs the first one's lr: let it be the one asked for
         shared = {"params", "lr", "weight_decay", "name"}  # what is left are settings of this optimiser's class
         built = applied.build_optimizer(
             [{key: value for key, value in group.items() if key in shared} for group in groups], self.args.learning_rate
         )
-        if built is None and any(item.place == "groups" for item in self.methods):
+        if built is None and regrouped:
             optimizer.param_groups.clear()
             for group in groups:
                 optimizer.add_param_group(group)
@@ -157,11 +159,19 @@ class SteadyTrainer(Trainer):
         loss, outputs = made or super().compute_loss(model, inputs, return_outputs=True)
         if labels is not None and num_items_in_batch is not None and self.model_accepts_loss_kwargs:
             # Trainer adds up what the micro-batches return, and DDP takes the mean over processes.
-            share = torch.as_tensor(_items(model, outputs, labels) / num_items_in_batch, device=loss.device)
+            share = torch.as_tensor(self._items(model, outputs, labels) / num_items_in_batch, device=loss.device)
             if self.args.average_tokens_across_devices:
                 share = share * self.accelerator.num_processes
             loss = torch.where(share > 0, loss * share, 0.0)  # a micro-batch without a label has no mean
         return (loss, outputs) if return_outputs else loss
+
+    def _items(self, model: nn.Module, outputs: Any, labels: Tensor) -> Any:
+        """How many labels the loss is the mean over; in a task that we do not know, as Trainer counts them."""
+        try:
+            counted = kept(labels, kind_of(model, logits_of(outputs), labels))
+        except SteadytuneError:
+            counted = (labels[..., 1:] if self._loss_shifts_labels else labels) != IGNORED
+        return labels.numel() if counted is None else counted.sum()
 
     def _moment(self) -> Moment:
         group = self.optimizer.param_groups[0] if self.optimizer is not None else {}
@@ -196,7 +206,9 @@ class SteadyTrainer(Trainer):
         try:
             state = json.loads(file.read_text(encoding="utf-8"))
             names = [item["method"] for item in state["methods"]]
-            saved = [checkpoint.parent / name for name in state["checkpoints"]]
+            saved = [checkpoint.parent / Path(name).name for name in state["checkpoints"]]
+            if not {"noise", "anchors"} <= state.keys():
+                raise KeyError("noise, anchors")
         except (ValueError, KeyError, TypeError) as error:
             raise SteadytuneError(f"{file} is damaged: {error!r}. Resume from another checkpoint.") from error
         if self.applied is None:
@@ -231,12 +243,3 @@ def _replace_weights_(model: Any, weights: dict[str, Tensor]) -> None:
             f"The checkpoints and the model do not hold the same weights; the first odd one is {odd[0]}."
         )
     model.load_state_dict(weights, strict=False)
-
-
-def _items(model: nn.Module, outputs: Any, labels: Tensor) -> Any:
-    """How many labels the loss is the mean over; in a task that we do not know, as Trainer counts them."""
-    try:
-        counted = kept(labels, kind_of(model, logits_of(outputs), labels))
-    except SteadytuneError:
-        counted = labels != IGNORED
-    return labels.numel() if counted is None else counted.sum()

@@ -104,7 +104,7 @@ class _OptimizerOrMethod(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if args or "params" in kwargs:
             return super().__call__(*args, **kwargs)
-        unknown = sorted(set(kwargs) - set(AdamWMethod.__dataclass_fields__))  # type: ignore[attr-defined]
+        unknown = sorted(set(kwargs) - set(AdamWMethod.__dataclass_fields__))
         if unknown:
             raise SteadytuneError(
                 "AdamW without parameters is the method and takes correct_bias, betas and eps, not "

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor, nn
@@ -189,6 +189,7 @@ METHODS: dict[str, type[Method]] = {}
 M = TypeVar("M", bound=Method)
 
 
+@dataclass_transform(frozen_default=True)
 def method(
     name: str, *, place: Place, paper: Citation, items: str, null: dict[str, Any]
 ) -> Callable[[type[M]], type[M]]:

@@ -15,6 +15,7 @@ pretrained value: mixout takes their random start as target, decay toward the pr
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -27,9 +28,13 @@ from steadytune.methods.mixed_layers import mixed_layers
 from steadytune.rng import Streams, stream_seed, streams_from_torch
 
 
-def reinit_(model: nn.Module, layers: int = 1, pooler: bool | None = None, streams: Streams | None = None) -> list[str]:
+def reinit_(
+    model: nn.Module, layers: int | float = 1, pooler: bool | None = None, streams: Streams | None = None
+) -> list[str]:
     """Draw the top `layers` blocks anew, and the pooler with them; returns the names of the parameters that were drawn.
 
+    `layers`: a number of blocks; or a fraction below 1, that part of them: 0.25 is 2 of 6, 3 of 12, 6 of 24. A part is
+    rounded up, but never to all of them: of ALBERT's one shared block it is none, and the pooler alone is drawn.
     `pooler`: True or False decides; None means "with the blocks, if the model has one". Pooler alone, the paper's L =
     0, is `reinit_(model, layers=0, pooler=True)`.
     """
@@ -49,16 +54,27 @@ def reinit_(model: nn.Module, layers: int = 1, pooler: bool | None = None, strea
     return drawn
 
 
-def parts_to_draw(parts: Layers, layers: int, pooler: bool | None) -> list[Part]:
+def parts_to_draw(parts: Layers, layers: int | float, pooler: bool | None) -> list[Part]:
     """What `Reinit(layers, pooler)` means in this model; an error where there are not as many blocks, or no pooler."""
-    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
-        raise SteadytuneError(f"Reinit: layers must be a whole number of blocks, 0 or more, not {layers!r}.")
-    blocks: list[Part] = [*parts.top_blocks(layers)] if layers else []
+    _check_layers(layers)
+    count = layers if isinstance(layers, int) else min(math.ceil(layers * parts.top_count), parts.top_count - 1)
+    blocks: list[Part] = [*parts.top_blocks(count)] if count > 0 else []
     has_pooler = bool(parts.parameters(POOLER))
     if pooler and not has_pooler:
         raise NoEffect(f"Reinit: a {parts.family} model of this kind has no pooler to re-initialise.")
     with_pooler = has_pooler and (layers > 0 if pooler is None else pooler)
+    if layers > 0 and not blocks and not with_pooler:
+        raise NoEffect(f"Reinit: {layers:g} of the blocks of this {parts.family} model, less than all, is none.")
     return [*blocks, POOLER] if with_pooler else blocks
+
+
+def _check_layers(layers: int | float) -> None:
+    if isinstance(layers, float) and 0.0 <= layers < 1.0:
+        return
+    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
+        raise SteadytuneError(
+            f"Reinit: layers must be a whole number of blocks, 0 or more, or a part of them below 1, not {layers!r}."
+        )
 
 
 def _initialiser(model: nn.Module) -> Any:
@@ -78,7 +94,7 @@ def _draw_(module: nn.Module, initialiser: Any, seed: int) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():  # the global generator is as it was afterwards
         torch.manual_seed(seed)
         if initialiser is not None:
-            for child in reversed(list(fresh.modules())):  # as transformers does: a parent's rule comes after its parts'
+            for child in reversed(list(fresh.modules())):  # as in transformers: a parent's rule comes after its parts'
                 initialiser._init_weights(child)
         for child in fresh.modules():
             for name, parameter in child.named_parameters(recurse=False):
@@ -102,12 +118,11 @@ def _draw_parameter_(owner: nn.Module, name: str, parameter: nn.Parameter) -> No
 class Reinit(Method):
     """Re-initialise the pooler and the top blocks before training."""
 
-    layers: int = 1  # how many blocks from the top; the paper chooses 1 to 6 on validation
+    layers: int | float = 1  # how many blocks from the top (the paper chooses 1 to 6 of 24), or which part (0.25)
     pooler: bool | None = None  # the pooler too; None: with the blocks, where there is one
 
     def __post_init__(self) -> None:
-        if isinstance(self.layers, bool) or not isinstance(self.layers, int) or self.layers < 0:
-            raise SteadytuneError(f"Reinit: layers must be a whole number of blocks, 0 or more, not {self.layers!r}.")
+        _check_layers(self.layers)
 
     def replaces(self) -> frozenset[str]:
         return frozenset({"start of the top blocks"})
