@@ -1,12 +1,13 @@
 """The loss inside Trainer: gradient accumulation cuts a batch in pieces and changes nothing else."""
 
+import functools
 import re
 
 import pytest
 import torch
 from small_trainer import arguments, assert_close, assert_same, bert, losses, rows, train, weights
 from torch import nn
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
 import steadytune as st
 from steadytune import SteadyTrainer, SteadytuneError
@@ -122,6 +123,20 @@ def test_a_micro_batch_without_labels_counts_for_nothing(tmp_path):
     runs = [run(tmp_path, "holes", METHODS["rdrop"], size, 8 // size, **sequential) for size in (8, 2)]
     assert_close(weights(runs[0]), weights(runs[1]), 1e-7)
     assert losses(runs[0]) == pytest.approx(losses(runs[1]), rel=1e-5)
+
+
+def test_a_model_that_keeps_its_logits_is_weighed_as_trainer_counts(tmp_path, monkeypatch):
+    """As Liger's kernels do: a loss, and nothing to tell the task from."""
+    forward = LlamaForCausalLM.forward
+
+    @functools.wraps(forward)
+    def without_logits(*args, **kwargs):
+        outputs = forward(*args, **kwargs)
+        return type(outputs)(loss=outputs.loss)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", without_logits)
+    cut = [run(tmp_path, "causal-lm, llama", METHODS["plain"], size, 8 // size) for size in (8, 2)]
+    assert_close(*map(weights, cut), 1e-7)
 
 
 def test_evaluate_and_predict_are_one_plain_forward(tmp_path):
