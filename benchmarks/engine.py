@@ -1,11 +1,11 @@
-"""Is our loop faster than transformers.Trainer? Steps per second of both, on the same model, rows and precision.
+"""Is our loop faster than transformers.Trainer? Seconds per step of both, on the same model, rows and precision.
 
     python benchmarks/engine.py --json
 
-A 6x384 BERT (the bundled MiniLM where it is installed, else one with random weights), RTE where its files are there (else
-made-up rows of its lengths), batch 32, at most 128 tokens, float32 on the CPU. Trainer pads each batch to its longest row
-(DataCollatorWithPadding); the engine cuts it by length. Both take the same rows in the same order, and each part of a
-round is a whole run of its own, timed from the end of its first step: loading is not in it, collating is.
+A 6x384 BERT (the bundled MiniLM where it is installed, else random weights), RTE where its files are there (else rows
+of its lengths), batch 32, at most 128 tokens, float32 on the CPU. Trainer pads each batch to its longest row
+(DataCollatorWithPadding); the engine cuts it by length. The loops run side by side in one process and hand over after
+every step, so that each pair of times is of the same rows at the same moment. The first, a warm-up, is not counted.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import finish, machine, ratio, spread
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     BertConfig,
@@ -31,6 +32,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from common import finish, machine, ratio, spread
 from steadytune import AdamW, SteadytuneError, Streams
 from steadytune.batches import CHUNK_COST, Cutter, Order, round_up
 from steadytune.encode import Encoded, encode
@@ -41,7 +43,7 @@ from steadytune.tasks.base import Data, Rows, Source, Task
 from steadytune.train import train
 
 # Every twentieth part of RTE's training rows: tokens of a pair, cut to 128 (mean 67).
-RTE_LENGTHS = (13, 29, 32, 34, 36, 39, 41, 44, 46, 49, 53, 57, 62, 69, 78, 91, 110, 128, 128, 128, 128)
+RTE_LENGTHS = (13, 29, 33, 37, 40, 43, 45, 47, 50, 53, 56, 59, 62, 67, 72, 85, 103, 120, 128, 128, 128)
 STREAMS = Streams(init=1, order=2, noise=3)
 
 
@@ -76,42 +78,69 @@ def rows_to_learn() -> tuple[str, Data]:
     return "made-up rows of RTE's lengths", Data(task, Rows(source, texts, labels=draw.integers(0, 2, len(texts))))
 
 
-class Stopwatch(TrainerCallback):
-    """Seconds from the end of the first step to the end of the last but one, which is where saving and such begins."""
+class Turns:
+    """Loops in threads of their own, of which one runs at a time: each hands over to the next after every step."""
 
-    def __init__(self) -> None:
-        self.ends: list[float] = []
+    def __init__(self, loops: dict[str, Callable[[Callable[[], None]], None]]) -> None:
+        self.names = list(loops)
+        self.batons = {name: threading.Semaphore(0) for name in loops}
+        self.seconds: dict[str, list[float]] = {name: [] for name in loops}
+        self.failed: list[BaseException] = []
+        threads = [threading.Thread(target=self._run, args=item, daemon=True) for item in loops.items()]
+        for thread in threads:
+            thread.start()
+        self.batons[self.names[0]].release()
+        while any(thread.is_alive() for thread in threads) and not self.failed:
+            time.sleep(0.05)
+        if self.failed:
+            raise self.failed[0]
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.ends.append(time.perf_counter())
+    def _run(self, name: str, loop: Callable[[Callable[[], None]], None]) -> None:
+        self.batons[name].acquire()
+        following = self.names[(self.names.index(name) + 1) % len(self.names)]
+        began = time.perf_counter()
 
-    @property
-    def seconds(self) -> float:
-        return self.ends[-2] - self.ends[0]
+        def step_done() -> None:
+            nonlocal began
+            self.seconds[name].append(time.perf_counter() - began)
+            self.batons[following].release()
+            self.batons[name].acquire()
+            began = time.perf_counter()
+
+        try:
+            loop(step_done)
+        except BaseException as error:
+            self.failed.append(error)
+        self.batons[following].release()
 
 
-def engine(recipe: Recipe, encoded: Encoded, bucket: bool = True) -> float:
-    watch = Stopwatch()
-    train(recipe, encoded, STREAMS, device="cpu", progress=watch.on_step_end, bucket=bucket)
-    return watch.seconds
+def engine(recipe: Recipe, encoded: Encoded, bucket: bool) -> Callable[[Callable[[], None]], None]:
+    def run(step_done: Callable[[], None]) -> None:
+        train(recipe, encoded, STREAMS, device="cpu", progress=lambda _: step_done(), bucket=bucket)
+
+    return run
 
 
-def trainer(recipe: Recipe, encoded: Encoded, folder: str) -> float:
+def trainer(recipe: Recipe, encoded: Encoded, folder: str) -> Callable[[Callable[[], None]], None]:
     split = encoded.splits["train"]
+    labels = np.asarray(split.labels)
     rows = [
-        {
-            **{name: each[row].tolist() for name, each in split.inputs.items()},
-            "labels": int(np.asarray(split.labels)[row]),
-        }
+        {**{name: each[row].tolist() for name, each in split.inputs.items()}, "labels": int(labels[row])}
         for row in range(len(split))
     ]
-    order = Order(len(split), recipe.batch_size, STREAMS)
+    order = Order(len(split), recipe.batch_size, STREAMS).epoch(0).tolist()
 
     class SameRows(Trainer):
         def _get_train_sampler(self, *_: Any) -> Any:
-            return order.epoch(0).tolist()
+            return order
 
-    watch = Stopwatch()
+    class Teller(TrainerCallback):
+        def __init__(self, step_done: Callable[[], None]) -> None:
+            self.step_done = step_done
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self.step_done()
+
     arguments = TrainingArguments(
         folder,
         per_device_train_batch_size=recipe.batch_size,
@@ -123,10 +152,14 @@ def trainer(recipe: Recipe, encoded: Encoded, folder: str) -> float:
         logging_strategy="no",
         disable_tqdm=True,
     )
-    model, _ = load_model(recipe, encoded.task, STREAMS.init)
-    collator = DataCollatorWithPadding(encoded.encoder.tokenizer)
-    SameRows(model.train(), arguments, collator, rows, callbacks=[watch]).train()  # type: ignore[arg-type]
-    return watch.seconds
+
+    def run(step_done: Callable[[], None]) -> None:
+        model, _ = load_model(recipe, encoded.task, STREAMS.init)
+        collator = DataCollatorWithPadding(encoded.encoder.tokenizer)
+        made: Any = SameRows(model.train(), arguments, collator, rows, callbacks=[Teller(step_done)])  # type: ignore[arg-type]
+        made.train()
+
+    return run
 
 
 def padded_tokens(recipe: Recipe, encoded: Encoded) -> tuple[int, int]:
@@ -144,8 +177,7 @@ def padded_tokens(recipe: Recipe, encoded: Encoded) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument("--steps", type=int, default=6, help="timed steps of each run")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=16, help="timed steps of each loop")
     parser.add_argument("--batch-size", type=int, default=32)
     options = parser.parse_args()
     print(machine())
@@ -153,37 +185,30 @@ def main() -> None:
         recipe = Recipe(
             model=model_directory(Path(folder) / "model"),
             methods=(AdamW(),),
-            steps=options.steps + 2,
+            steps=options.steps + 2,  # the first warms up, the last has the end of the run in it
             batch_size=options.batch_size,
             evaluations=1,
         )
         name, data = rows_to_learn()
         encoded = encode(data, recipe)
-        runs = {
-            "engine": lambda: engine(recipe, encoded),
-            "engine, not cut": lambda: engine(recipe, encoded, bucket=False),
-            "trainer": lambda: trainer(recipe, encoded, folder),
+        loops = {
+            "engine": engine(recipe, encoded, bucket=True),
+            "engine, not cut": engine(recipe, encoded, bucket=False),
+            "trainer": trainer(recipe, encoded, folder),
         }
-        seconds: dict[str, list[float]] = {each: [] for each in runs}
-        for turn in range(options.rounds):
-            order = list(runs)[turn % len(runs) :] + list(runs)[: turn % len(runs)]
-            for each in order:
-                seconds[each].append(runs[each]())
-    speed = {each: options.steps / sorted(times)[len(times) // 2] for each, times in seconds.items()}
+        seconds = {each: times[1:-1] for each, times in Turns(loops).seconds.items()}
     cut, whole = padded_tokens(recipe, encoded)
-    print(
-        f"\n{name}: {options.steps} steps of {options.batch_size} rows, {options.rounds} rounds; {whole / cut:.2f} times"
-    )
-    print("the tokens without cutting, which is about what cutting can gain\n")
-    print(f"{'loop':18} {'steps/s':>8} {'±':>6} {'speed over trainer':>19}")
+    print(f"\n{name}: {options.steps} steps of {options.batch_size} rows; medians, and of the ratio in the same step")
+    print(f"{'loop':16} {'ms/step':>8} {'±':>6} {'speed':>6}")
     for each, times in seconds.items():
-        wide = spread(times) if len(times) > 1 else 0.0
-        print(f"{each:18} {speed[each]:8.2f} {100 * wide:5.1f}% {ratio(seconds, 'trainer', each):19.2f}")
+        milliseconds = 1000 * sorted(times)[len(times) // 2]
+        print(f"{each:16} {milliseconds:8.0f} {100 * spread(times):5.1f}% {ratio(seconds, 'trainer', each):6.2f}")
+    print(f"padding to the longest row of a batch makes {whole / cut:.2f} times the tokens of the chunks")
     result = {
         "engine_over_trainer": ratio(seconds, "trainer", "engine"),
         "uncut_over_trainer": ratio(seconds, "trainer", "engine, not cut"),
-        "engine_steps_per_second": speed["engine"],
-        "trainer_steps_per_second": speed["trainer"],
+        "engine_steps_per_second": options.steps / sum(seconds["engine"]),
+        "trainer_steps_per_second": options.steps / sum(seconds["trainer"]),
         "tokens_uncut_over_cut": whole / cut,
         "data": name,
         "machine": machine(),

@@ -12,11 +12,13 @@ from steadytune import SteadytuneError, checkpoint
 
 
 def test_every_kind_of_tensor_comes_back_bit_for_bit(tmp_path):
-    base = torch.randn(6, 4)
+    base, square = torch.randn(6, 4), torch.randn(3, 3)
     named = {
         "plain": base,
         "tied": base,
         "transposed": base.t(),
+        "square": square,
+        "square transposed": square.t(),
         "rows": base[2:],
         "every second": base[::2],
         "flat": base.view(-1),

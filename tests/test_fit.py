@@ -22,6 +22,7 @@ from steadytune.fitting import default_out, seeds
 from steadytune.fitting.plan import load_data, make_plan, make_recipe
 from steadytune.report.record import FitRecord
 from steadytune.tasks import text as text_task
+from tiny_tasks import KINDS, METRICS, tiny_data, tiny_recipe
 from tiny_text import reviews, save_encoder, write_csv
 
 STEPS = 30
@@ -242,6 +243,26 @@ def test_a_data_object_and_no_test_split(world, tmp_path):
     assert made.record.interval is None
     assert "nothing can be said about new rows" in " ".join(made.report().split())
     assert not (tmp_path / "out" / "predictions.csv").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_of_every_kind(kind, tmp_path):
+    recipe = tiny_recipe(kind, tmp_path / "models", steps=4)
+    made = fit(tiny_data(kind), recipe=recipe, seeds=2, out=tmp_path / "out")
+    assert made.record.metric == METRICS[kind]
+    assert [seed.status for seed in made.scores] == ["finished", "finished"]
+    assert made.record.interval.rows > 0
+    assert made.model.num_parameters() > 0
+    assert made.report("html")
+    assert made.report("card")
+    written = tmp_path / "out" / "predictions.csv"
+    if kind != "language-model":
+        rows = rows_of(written)
+        assert len(rows) == 17
+        assert {"row", "label", "prediction"} <= rows[0].keys()
+    best = made.record.best
+    scores = [seed.validation for seed in made.scores]
+    assert best.validation == (max(scores) if made.record.greater_is_better else min(scores))
 
 
 # --- going on

@@ -65,7 +65,7 @@ def in_pieces(recipe, encoded, where, pieces, **options):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_stopped_in_mid_epoch_and_at_its_end(name, folder, tmp_path):
-    recipe, encoded = tiny_run("classification", folder, methods=(small(name),))
+    recipe, encoded = tiny_run("regression", folder, methods=(small(name),))  # its metric shows every bit
     per_epoch = 3 if name == "doubled_batch" else PER_EPOCH
     whole = train(recipe, encoded, STREAMS)
     assert whole[0].steps > per_epoch
@@ -110,6 +110,21 @@ def test_other_settings(changes, folder, tmp_path):
 def test_stopped_after_every_single_step(folder, tmp_path):
     recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.7), CheckpointAverage(last=3)), steps=6)
     assert_same_run(in_pieces(recipe, encoded, tmp_path, (1,) * 5), train(recipe, encoded, STREAMS))
+
+
+def test_after_memory_ran_out(folder, tmp_path, monkeypatch):
+    recipe, encoded = tiny_run("classification", folder)
+    plain = BatchGradient._loss
+
+    def small_memory(self, batch, moment):
+        if batch["input_ids"].numel() > 60:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(self, batch, moment)
+
+    monkeypatch.setattr(BatchGradient, "_loss", small_memory)
+    whole = train(recipe, encoded, STREAMS)
+    assert len(whole[0].notes) == 2  # halved, and halved again
+    assert_same_run(in_pieces(recipe, encoded, tmp_path, (4,)), whole)
 
 
 def test_an_event_stops_too(folder, tmp_path):

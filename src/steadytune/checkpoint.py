@@ -30,8 +30,7 @@ from torch import Tensor
 
 from steadytune.errors import SteadytuneError
 
-FORMAT = 1
-MANIFEST, STATE = "manifest.json", "state.json"
+FORMAT, MANIFEST, STATE = 1, "manifest.json", "state.json"
 _NAME = re.compile(r"step-(\d{6,})(?:\.(\d+))?")
 _STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -105,14 +104,13 @@ def latest(folder: str | Path) -> Checkpoint | None:
     for path in reversed(_checkpoints(Path(folder))):
         try:
             tensors, data = read(path)
+            return Checkpoint(path, _order(path)[0], tensors, data, tuple(notes))
         except SteadytuneError as error:
             if path.exists():  # and was not deleted by a writer just now
                 notes.append(str(error))
-            continue
-        return Checkpoint(path, _order(path)[0], tensors, data, tuple(notes))
     if notes:
         raise SteadytuneError(
-            f"No checkpoint in {folder} is intact. " + " ".join(notes) + " Delete the folder to start over."
+            f"No checkpoint in {folder} is intact. {' '.join(notes)} Delete the folder to start over."
         )
     return None
 
@@ -206,8 +204,7 @@ def _manifest(path: Path) -> dict[str, dict[str, Any]]:
         raise SteadytuneError(f"{path} is damaged: {MANIFEST} is not what was written.") from None
     if manifest["format"] != FORMAT:
         raise SteadytuneError(f"{path} has the format {manifest['format']!r}; this version reads {FORMAT}.")
-    files: dict[str, dict[str, Any]] = manifest["files"]
-    return files
+    return dict(manifest["files"])
 
 
 def _sha256(file: Path) -> str:
@@ -232,9 +229,8 @@ def _order(path: Path) -> tuple[int, int]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name) and p.is_dir()), key=_order)
+    there = folder.iterdir() if folder.is_dir() else []
+    return sorted((path for path in there if _NAME.fullmatch(path.name) and path.is_dir()), key=_order)
 
 
 def _free_name(folder: Path, step: int) -> Path:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -128,29 +131,30 @@ def fit(
         "precision": precision,
         "trust_remote_code": trust_remote_code or None,
     }
-    from steadytune.fitting.command import run_fit
+    with _interruptible():
+        from steadytune.fitting.command import run_fit
 
-    code = run_fit(
-        file,
-        text=text,
-        label=label,
-        validation=_share_or_file(validation),
-        test=_share_or_file(test),
-        recipe=recipe,
-        methods=method or [],
-        changes={name: value for name, value in changes.items() if value is not None},
-        seeds=seeds,
-        out=out,
-        fresh=not resume,
-        dry_run=dry_run,
-        as_json=as_json,
-        quiet=quiet,
-        metric=metric,
-        kind=kind,
-        positive=positive,
-        missing=missing,
-        skip_ragged=skip_ragged,
-    )
+        code = run_fit(
+            file,
+            text=text,
+            label=label,
+            validation=_share_or_file(validation),
+            test=_share_or_file(test),
+            recipe=recipe,
+            methods=method or [],
+            changes={name: value for name, value in changes.items() if value is not None},
+            seeds=seeds,
+            out=out,
+            fresh=not resume,
+            dry_run=dry_run,
+            as_json=as_json,
+            quiet=quiet,
+            metric=metric,
+            kind=kind,
+            positive=positive,
+            missing=missing,
+            skip_ragged=skip_ragged,
+        )
     raise typer.Exit(code)
 
 
@@ -175,21 +179,22 @@ def predict(
     trust_remote_code: Remote = False,
 ) -> None:
     """Predict every row of a file, with probabilities, in memory that does not grow with it."""
-    from steadytune.predicting import predict_command
+    with _interruptible():
+        from steadytune.predicting import predict_command
 
-    predict_command(
-        model,
-        file,
-        sys.stdout if out is None else Path(out),
-        text=text,
-        keep=[] if only_predictions else keep,
-        format=format,
-        max_length=max_length,
-        device=device,
-        skip_ragged=skip_ragged,
-        quiet=quiet,
-        trust_remote_code=trust_remote_code,
-    )
+        predict_command(
+            model,
+            file,
+            sys.stdout if out is None else Path(out),
+            text=text,
+            keep=[] if only_predictions else keep,
+            format=format,
+            max_length=max_length,
+            device=device,
+            skip_ragged=skip_ragged,
+            quiet=quiet,
+            trust_remote_code=trust_remote_code,
+        )
 
 
 @app.command(epilog="Example:  steadytune methods --json | python -m json.tool")
@@ -210,9 +215,22 @@ def demo(
     methods_only: Annotated[bool, typer.Option("--methods-only", help="Only show what each method changes.")] = False,
 ) -> None:
     """Show what each method changes on an encoder, then fit it on a small dataset that comes with steadytune."""
-    from steadytune.demo import run_demo
+    with _interruptible():
+        from steadytune.demo import run_demo
 
-    raise typer.Exit(run_demo(model, out=out, methods_only=methods_only))
+        code = run_demo(model, out=out, methods_only=methods_only)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a command with their usual exit codes, and let it clean up first."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("steadytune: interrupted.", err=True)
+        raise typer.Exit(128 + signal.SIGINT) from None
 
 
 def _share_or_file(value: str) -> str | float | None:

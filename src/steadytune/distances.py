@@ -23,26 +23,26 @@ class Ruler:
     """Made of the loaded model before methods are applied; `begin` marks the start, `measure` tells the distances."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.problem: str | None = None
+        self.notes: list[str] = []
         self._parts: dict[str, list[str]] = {}
         try:
             layers = find_layers(model)
             parts = {str(part): list(layers.parameters(part)) for part in layers.parts()}
             self._parts = {part: names for part, names in parts.items() if names}  # a tied head has none of its own
         except SteadytuneError as error:
-            self.problem = f"Distances were not measured: {error}"
+            self.notes.append(f"Distances were not measured: {error}")
             return
         self._pretrained = _copies(model, {name for names in self._parts.values() for name in names})
         self._start = self._pretrained
 
     def begin(self, model: nn.Module, reinitialised: Collection[str]) -> None:
         """Only what a method drew anew differs from what was loaded: the rest is kept once."""
-        if self.problem is None:
+        if not self.notes:
             self._start = {**self._pretrained, **_copies(model, set(reinitialised))}
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> Distances:
-        if self.problem is not None:
+        if self.notes:
             return {}
         now = dict(model.named_parameters(remove_duplicate=False))
         found: Distances = {}

@@ -84,7 +84,8 @@ class BatchGradient:
             mine, counts = rows[:1], 0.0
         loss = torch.zeros((), device=device)
         for number, part in enumerate(self.cutter.chunks(split.sizes[mine])):
-            self.masks.rewind_()  # one batch, one mixout mask
+            if number:
+                self.masks.rewind_()  # one batch, one mixout mask
             seed_(device, "noise", self.streams.noise, moment.step, rank, number)
             batch = collate(self.encoded.encoder, split, mine[part], device, rounded=self.cutter.bucket)
             with autocast(self.recipe.precision, device):

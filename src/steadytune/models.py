@@ -161,13 +161,13 @@ def load_model(recipe: Recipe, task: Task, init: int, tokenizer: Any = None) -> 
     auto = getattr(transformers, _AUTO[task.kind])
     notes: list[str] = []
     with torch.random.fork_rng(devices=[]), _quiet():
-        torch.manual_seed(stream_seed("init", init, "head"))
+        torch.default_generator.manual_seed(stream_seed("init", init, "head"))  # torch.manual_seed would seed GPUs too
         if recipe.from_config or recipe.start_from:
-            fresh = _sentences(recipe, lambda: auto.from_config(config, trust_remote_code=recipe.trust_remote_code))
-            model = fresh.to(torch.float32)
+            options = {"dtype": torch.float32, "trust_remote_code": recipe.trust_remote_code}
+            model = fresh = _sentences(recipe, lambda: auto.from_config(config, **options))
         if not recipe.from_config:
-            options = {"config": config, "dtype": torch.float32, "use_safetensors": True}
-            model, report = _load(auto, recipe, output_loading_info=True, ignore_mismatched_sizes=True, **options)
+            options = {"config": config, "dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
+            model, report = _load(auto, recipe, ignore_mismatched_sizes=True, **options)
             notes += _check_loaded(model, report, recipe)
         if recipe.start_from:
             notes += _swap_head_(model, fresh, recipe)
@@ -200,13 +200,9 @@ def _check_loaded(model: nn.Module, report: dict[str, Any], recipe: Recipe) -> l
             f"{', '.join(lost[:3])}{' and more' if len(lost) > 3 else ''}. They would be random."
         )
     kept = set(layers.parameters(HEAD)) - new
-    if kept and getattr(model.config, "id2label", None) and not recipe.start_from and _has_outputs(model):
+    if kept and "Classification" in type(model).__name__ and not recipe.start_from:
         return [f"The head came with {source(recipe)} and was kept; for a new one, use start_from."]
     return []
-
-
-def _has_outputs(model: nn.Module) -> bool:
-    return "Classification" in type(model).__name__
 
 
 def _swap_head_(model: nn.Module, fresh: nn.Module, recipe: Recipe) -> list[str]:

@@ -8,6 +8,7 @@ chunks of a step must see the mask of that step, as if the batch were one forwar
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ def private_randomness(device: torch.device, deterministic: bool = False) -> Ite
     before = (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         if deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is refused
             torch.use_deterministic_algorithms(True)
         try:
             yield

@@ -189,11 +189,11 @@ _WARM_UP = LinearSchedule(warmup=0.1)  # and down to 0: all but R-Drop
 
 PRESETS: dict[str, Preset] = {
     # Bias correction, warm-up, re-init, enough steps: V25. A quarter of the blocks is the paper's largest L, 6 of 24;
-    # 800 is the middle of its grid of steps (V16); 5e-5 is the largest rate that BERT's authors try. Measured with
-    # builtin:minilm on the demo data, CoLA, MRPC, STS-B and RTE, 300 and 1,000 rows, 2 or 3 streams each: 2e-5 leaves a
-    # small model half-trained (demo, 300 steps: MCC .27; .71 at 5e-5), 2e-4 is unsteady without re-init (.59 and .86 at
-    # 1,000 steps, where 1e-4 has .98 and more). With 2 of 6 blocks drawn anew no task lost more than a point, and STS-B
-    # on 300 rows rose from .74 to .78.
+    # 800 is the middle of its grid of steps (V16); 5e-5 is the largest rate that BERT's authors try. Looked at with
+    # builtin:minilm on one H200 (demo data, CoLA, MRPC, STS-B, RTE; 300 and 1,000 rows), a hint, not a study:
+    # with one seed 2e-5 leaves the model half-trained (demo, 300 steps: MCC .27; .71 at 5e-5) and 2e-4 without re-init
+    # is unsteady (.59 and .86 in two runs of 1,000 steps, where 1e-4 has .98); with two seeds 2 of 6 blocks drawn anew
+    # cost no task more than a point, and STS-B on 300 rows rose from .74 to .78.
     "recommended": Preset(
         Recipe(methods=(AdamWMethod(), _WARM_UP, Reinit(layers=0.25)), lr=5e-5, epochs=3.0, min_steps=800),
         "bias-corrected AdamW, warm-up, re-initialised top blocks, and enough steps",

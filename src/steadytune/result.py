@@ -57,8 +57,8 @@ class RunResult:
         data |= {
             "recipe": self.recipe.to_data(),
             "streams": dataclasses.asdict(self.streams),
-            "best": self.best and dataclasses.asdict(self.best),
-            "last": self.last and dataclasses.asdict(self.last),
+            "best": self.best and _scores(self.best),
+            "last": self.last and _scores(self.last),
             "predictions": {split: _plain(made) for split, made in self.predictions.items()},
             "losses": [_finite(value) for value in self.losses],
             "grad_norms": [_finite(value) for value in self.grad_norms],
@@ -109,6 +109,10 @@ def peak_memory(device: torch.device) -> int:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _scores(scores: Scores) -> dict[str, Any]:
+    return {name: value if value is None else _finite(value) for name, value in dataclasses.asdict(scores).items()}
 
 
 def _plain(made: Predictions) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def _run(
     lr_factor = applied.scheduler(optimizer, planned, order.steps_per_epoch).lr_lambdas[0]
     points = evaluation_points(steps, recipe.evaluations)
     average = _average(recipe, len(points))
-    state = State(notes=[*encoded.notes, *notes, *([ruler.problem] if ruler.problem else [])])
+    state = State(notes=[*encoded.notes, *notes, *ruler.notes, *_left_to_others(recipe)])
     best: dict[str, Tensor] = {}  # weights of the best evaluation
     kept: deque[dict[str, Tensor]] = deque(maxlen=average.last if average else 0)  # of the newest evaluations
 
@@ -224,7 +224,7 @@ def _run(
     if status == "finished":
         is_best = state.best["step"] == state.step
         if average is not None:
-            load_weights_(model, average_weights(list(kept)))  # as its `finish`, but of fewer where the run stopped early
+            load_weights_(model, average_weights(list(kept)))  # fewer than asked for where the run stopped early
             newest = {}
         last, predictions = scored(state.step, newest)
         if average is not None:
@@ -275,6 +275,11 @@ def _average(recipe: Recipe, evaluations: int) -> CheckpointAverage | None:
             f"to at least {found.last}, or average fewer."
         )
     return found
+
+
+def _left_to_others(recipe: Recipe) -> list[str]:
+    joining = [m for m in recipe.methods if m.place == "finish" and not m.is_null()]
+    return [f"{m} joins several runs; this is one of them." for m in joining if not isinstance(m, CheckpointAverage)]
 
 
 def _plain(model: nn.Module, best: dict[str, Tensor]) -> nn.Module:

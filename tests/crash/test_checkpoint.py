@@ -91,6 +91,13 @@ def test_a_damaged_file_is_named_and_the_one_before_is_taken(tmp_path, file, dam
     same((found.tensors, found.data), contents(1))
 
 
+def test_a_shorter_file_is_told_from_a_changed_one(tmp_path):
+    path = write(tmp_path, 1)
+    halve(path / "model.safetensors")
+    with pytest.raises(SteadytuneError, match=r"model\.safetensors has \d+ bytes and was written with \d+"):
+        checkpoint.read(path)
+
+
 def test_one_bit_anywhere_is_noticed(tmp_path):
     path = checkpoint.write(tmp_path, 2, {"c": {}, "a": {"x": torch.ones(1)}}, {"a": 1.5})  # c and a differ in one bit
     for file in path.iterdir():

@@ -105,6 +105,7 @@ def fit(
     label: str | None = None,
     validation: Place | float | None = SHARE,
     test: Place | float | None = SHARE,
+    model: str | None = None,
     recipe: str | Recipe = "recommended",
     methods: Sequence[str | Method] = (),
     changes: Mapping[str, Any] | None = None,
@@ -122,10 +123,11 @@ def fit(
     """Fine-tune on labelled rows over several seeds, keep the best by validation, and report it on test rows.
 
     file: a csv, tsv, jsonl or parquet file, a GLUE folder, a datasets directory, hub:owner/name, or a `Data` made by
-    steadytune.tasks. validation, test: files of their own, or shares of the rows. recipe: a preset's name, a YAML file,
-    or a Recipe; `changes` are settings of it to set ({"model": "bert-base-uncased", "steps": 200}), `methods` are added
-    to it ("mixout:p=0.7" or Mixout(p=0.7)). out: where the results go (without it, in a directory that is gone with the
-    returned object); running the same call again goes on where an earlier one stopped, or with `fresh` starts anew.
+    steadytune.tasks. validation, test: files of their own, or shares of the rows. model: a Hugging Face name, a
+    directory, or builtin:minilm. recipe: a preset's name, a YAML file, or a Recipe; `changes` are settings of it to
+    change ({"steps": 200, "lr": 1e-4}), `methods` are added to it ("mixout:p=0.7" or Mixout(p=0.7)). out: where the
+    results go (without it, in a directory that is gone with the returned object); running the same call again goes on
+    where an earlier one stopped, or with `fresh` starts anew.
     """
     data = load_data(
         file,
@@ -139,7 +141,8 @@ def fit(
         missing=missing,
         skip_ragged=skip_ragged,
     )
-    plan = make_plan(data, make_recipe(recipe, methods, changes), seeds)
+    settings = {**(changes or {}), **({} if model is None else {"model": model})}
+    plan = make_plan(data, make_recipe(recipe, methods, settings), seeds)
     temporary = None
     if out is None:
         temporary = tempfile.TemporaryDirectory(prefix="steadytune-")
@@ -196,7 +199,7 @@ def run_plan(
 
 
 def check_plan(plan: Plan, out: Path, fresh: bool = False) -> None:
-    """Look at the directory, load the model, apply the methods: what cannot be done is said before a file is written."""
+    """Look at the directory, load the model, apply the methods: what cannot be done is said before a write."""
     outputs.check_out(out, plan.record(), fresh)
     seed, task = plan.seeds[0], plan.data.task
     model, _ = load_model(plan.recipe, task, seed, Encoder.of(plan.recipe, task).tokenizer)

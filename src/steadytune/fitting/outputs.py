@@ -28,6 +28,7 @@ from steadytune.evaluate import Predictions
 from steadytune.fitting.plan import Plan
 from steadytune.fitting.seeds import Kept
 from steadytune.models import _quiet as quiet
+from steadytune.models import load_pixels
 from steadytune.report.card import make_card
 from steadytune.report.page import make_page
 from steadytune.report.record import SCHEMA, FitRecord
@@ -160,6 +161,8 @@ def write_results(out: Path, record: FitRecord, plan: Plan, encoded: Encoded, ke
             kept.model.to("cpu").save_pretrained(folder)  # type: ignore[operator]
             if encoded.encoder.tokenizer is not None:
                 encoded.encoder.tokenizer.save_pretrained(folder)
+            elif pixels := load_pixels(plan.recipe):
+                (folder / "preprocessor_config.json").write_text(json.dumps(pixels, indent=1), encoding="utf-8")
         facts = {"task": plan.data.task.as_dict(), "max_length": encoded.encoder.max_length}
         (folder / FACTS).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         (folder / CARD).write_text(make_card(record), encoding="utf-8")
