@@ -18,8 +18,9 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
+# One thread per process: two test processes share two cores.
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/mixout.py --json
