@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 
-def interleaved(variants: dict[str, Callable[[], None]], rounds: int, warmup: int = 2) -> dict[str, list[float]]:
+def interleaved(variants: dict[str, Callable[[], None]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
     """Seconds of each variant, one call of each per round: what disturbs the machine disturbs all of them alike."""
     for run in variants.values():
         for _ in range(warmup):

@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--layers", type=int, default=12, help="blocks of the encoder (12 is BERT-base)")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, nargs="+", default=[512, 2048])
     options = parser.parse_args()
     print(machine())

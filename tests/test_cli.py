@@ -198,6 +198,22 @@ def test_every_registered_method_is_shown_and_said_something_about():
     assert "mean of 3" in told["checkpoint_average"]
 
 
+def test_the_demo_fits_the_bundled_data_and_says_where_everything_is(world, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("steadytune.demo.SETTINGS", {"steps": 2, "max_length": 32, "evaluations": 1})
+    monkeypatch.setenv("COLUMNS", "200")
+    arguments = ["demo", "--model", world / "encoder", "--out", tmp_path / "out"]
+    code, stdout, _ = run(capsys, monkeypatch, *arguments, "--methods-only")
+    assert code == 0
+    assert "mixout:p=0.7" in stdout
+    assert list(tmp_path.iterdir()) == []
+    code, stdout, _ = run(capsys, monkeypatch, *arguments)
+    assert code == 0
+    assert "accuracy" in stdout
+    for name in ("model", "model/README.md", "report.html", "predictions.csv"):
+        assert str(tmp_path / "out" / "fit" / name) in stdout
+    assert len(json.loads((tmp_path / "out" / "fit" / "fit.json").read_text())["seeds"]) == 3
+
+
 def test_a_sparkline_follows_its_values():
     assert sparkline([0.0, 0.5, 1.0]) == "▁▄█"
     assert sparkline([]) == ""

@@ -605,6 +605,19 @@ def test_steps_of_a_plan_are_those_of_the_run(made, world):
         assert plan.steps() == listener.taken[-1] == len(listener.taken)
 
 
+def test_every_format_of_the_same_rows_is_the_same_fit(world, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = reviews(200)
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows))
+    (tmp_path / "r.tsv").write_text("text\tlabel\n" + "".join(f"{t}\t{y}\n" for t, y in rows))
+    made = datasets.Dataset.from_list([{"text": t, "label": y} for t, y in rows])
+    made.to_parquet(tmp_path / "r.parquet")
+    made.save_to_disk(tmp_path / "r")
+    known = load_data(world / "reviews.csv").fingerprint
+    for name in ("r.jsonl", "r.tsv", "r.parquet", "r"):
+        assert load_data(tmp_path / name).fingerprint == known
+
+
 def test_a_recipe_file(world, tmp_path):
     pytest.importorskip("steadytune.config")
     path = tmp_path / "mine.yaml"

@@ -160,7 +160,7 @@ def load_model(recipe: Recipe, task: Task, init: int, tokenizer: Any = None) -> 
     config = load_config(recipe, task)
     auto = getattr(transformers, _AUTO[task.kind])
     notes: list[str] = []
-    with torch.random.fork_rng(devices=[]), _quiet():
+    with torch.random.fork_rng(devices=[]), quiet():
         torch.default_generator.manual_seed(stream_seed("init", init, "head"))  # torch.manual_seed would seed GPUs too
         if recipe.from_config or recipe.start_from:
             options = {"dtype": torch.float32, "trust_remote_code": recipe.trust_remote_code}
@@ -237,7 +237,7 @@ def _load(auto: Any, recipe: Recipe, **options: Any) -> Any:
     options |= {"trust_remote_code": recipe.trust_remote_code}  # never None, which would ask on the terminal
     if not Path(name).is_dir():
         options["local_files_only"] = not _online()
-    with _quiet():
+    with quiet():
         return _sentences(recipe, lambda: auto.from_pretrained(name, **options))
 
 
@@ -287,7 +287,7 @@ def _online() -> bool:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' progress bar and its report of what is new: that is said in the notes."""
     from transformers.utils import logging
 

@@ -20,8 +20,7 @@ from torch import nn
 from steadytune.encode import Encoder
 from steadytune.errors import SteadytuneError
 from steadytune.evaluate import Predictions, predict
-from steadytune.models import _quiet as quiet
-from steadytune.models import position_limit, source
+from steadytune.models import position_limit, quiet, source
 from steadytune.recipe import Recipe
 from steadytune.tasks.base import Rows, Source, Task
 from steadytune.tasks.metrics import DEFAULT_METRIC

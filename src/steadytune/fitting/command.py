@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,6 +57,8 @@ def run_fit(
         skip_ragged=skip_ragged,
     )
     plan = make_plan(data, make_recipe(recipe, methods, changes), seeds)
+    if int(os.environ.get("RANK", "0")):  # of several processes the first one speaks
+        quiet, as_json = True, False
     where = Path(out) if out is not None else default_out(file)
     aside = Console(stderr=True, quiet=quiet)  # progress goes here, so that --json leaves stdout to the JSON
     check_plan(plan, where, fresh)
@@ -110,7 +113,7 @@ class Bar(Listener):
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.progress = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
         self.line: TaskID = self.progress.add_task("preparing", total=self.left)
-        self.number = 0
+        self.number, self.told = 0, ""
 
     def __enter__(self) -> Bar:
         self.progress.start()
@@ -122,17 +125,16 @@ class Bar(Listener):
     def seed_begins(self, seed: int) -> None:
         self.number += 1
         self.begun = self.now = 0
-        self._show(f"seed {self.number} of {len(self.plan.seeds)}")
+        self.told = f"seed {seed} ({self.number} of {len(self.plan.seeds)})"
+        self._show(self.told)
 
     def step(self, progress: StepProgress) -> None:
         if not self.now:  # what an earlier command did is not counted: it would spoil the time left
             self.begun = progress.step - 1
             self.left -= self.begun
         self.now = progress.step
-        told = f"seed {self.number} of {len(self.plan.seeds)}"
-        if progress.validation is not None:
-            told += f", validation {words.number(progress.validation)}"
-        self._show(told)
+        scored = "" if progress.validation is None else f", validation {words.number(progress.validation)}"
+        self._show(f"{self.told}{scored}")
 
     def seed_ends(self, record: FitRecord, seed: SeedRecord) -> None:
         taken = self.now - self.begun if self.now else 0

@@ -27,8 +27,7 @@ from steadytune.errors import SteadytuneError
 from steadytune.evaluate import Predictions
 from steadytune.fitting.plan import Plan
 from steadytune.fitting.seeds import Kept
-from steadytune.models import _quiet as quiet
-from steadytune.models import load_pixels
+from steadytune.models import load_pixels, quiet
 from steadytune.report.card import make_card
 from steadytune.report.page import make_page
 from steadytune.report.record import SCHEMA, FitRecord
@@ -94,9 +93,13 @@ def read_record(out: Path) -> dict[str, Any] | None:
 @contextmanager
 def locked(out: Path, first: bool = True) -> Iterator[None]:
     """One fit at a time works in a directory; of its processes the first one holds the lock."""
-    import fcntl
-
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such locks
+        first = False
     if not first:
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
         yield
         return
     new = not out.exists()

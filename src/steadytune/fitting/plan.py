@@ -68,7 +68,9 @@ class Plan:
             notes=tuple(data.notes.sentences()),
             duplicates=data.notes.duplicates,
             leaks=sum(leak.rows for leak in data.notes.leaks),
-            baselines=tuple(BaselineRecord(each.name, each.validation, each.test) for each in data.baselines),
+            baselines=tuple(
+                BaselineRecord(each.name, _finite(each.validation), _finite(each.test)) for each in data.baselines
+            ),
             model=self.recipe.model,
             recipe_name=self.recipe_name,
             recipe_about=self.recipe_about,
@@ -162,6 +164,11 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:  # installed in some other way
             found[package] = "unknown"
     return found
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity, and a baseline of infinity (the perplexity of no words) is none."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _split(task: Task, name: str, rows: Rows) -> SplitRecord:

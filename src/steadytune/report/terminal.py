@@ -59,7 +59,7 @@ def result(record: FitRecord) -> RenderableType:
         table.add_row("failed", Text(f"{len(record.failed)} of {len(record.seeds)}", style="red"))
     if record.baseline is not None:
         scores = [record.baseline.validation, record.baseline.test]
-        table.add_row("baseline", *(words.number(score) for score in scores), "", "", Text(record.baseline.name))
+        table.add_row("baseline", *(words.number(score) for score in scores))
     return Group(table, Text(""), *(Text(sentence) for sentence in words.verdict(record)))
 
 
