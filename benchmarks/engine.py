@@ -34,13 +34,13 @@ from transformers import (
 
 from common import finish, machine, ratio, spread
 from steadytune import AdamW, SteadytuneError, Streams
-from steadytune.batches import CHUNK_COST, Cutter, Order, round_up
-from steadytune.encode import Encoded, encode
+from steadytune.engine.batches import CHUNK_COST, Cutter, Order, round_up
+from steadytune.engine.encode import Encoded, encode
+from steadytune.engine.train import train
 from steadytune.models import load_model, resolve
 from steadytune.recipe import Recipe
 from steadytune.tasks import glue
 from steadytune.tasks.base import Data, Rows, Source, Task
-from steadytune.train import train
 
 # Every twentieth part of RTE's training rows: tokens of a pair, cut to 128 (mean 67).
 RTE_LENGTHS = (13, 29, 33, 37, 40, 43, 45, 47, 50, 53, 56, 59, 62, 67, 72, 85, 103, 120, 128, 128, 128)

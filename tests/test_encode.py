@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steadytune import SteadytuneError, Streams
-from steadytune.batches import Cutter, Order, collate, round_up, to_pixels
-from steadytune.encode import Encoder, Pixels, Ragged, encode
+from steadytune.engine.batches import Cutter, Order, collate, round_up, to_pixels
+from steadytune.engine.encode import Encoder, Pixels, Ragged, encode
 from steadytune.models import load_tokenizer
 from steadytune.tasks.base import Data, Rows, Source, Task
 from tiny_tasks import KINDS, WORDS, rows, save_model, tiny_data, tiny_recipe, tiny_run
@@ -70,7 +70,7 @@ def test_every_token_of_a_language_model_but_the_first_is_predicted_once(folder)
 
 def test_long_texts_are_tokenised_in_pieces_with_the_same_result(folder, monkeypatch):
     recipe, encoded = tiny_run("language-model", folder)
-    monkeypatch.setattr("steadytune.encode._LINES", 5)
+    monkeypatch.setattr("steadytune.engine.encode._LINES", 5)
     again = encode(tiny_data("language-model"), recipe)
     assert again.fingerprint == encoded.fingerprint
 
@@ -90,7 +90,7 @@ def test_targets_end_in_the_end_token_and_are_cut(folder):
 
 
 def test_reports_how_far_it_is(folder, monkeypatch):
-    monkeypatch.setattr("steadytune.encode._AT_ONCE", 20)
+    monkeypatch.setattr("steadytune.engine.encode._AT_ONCE", 20)
     recipe = tiny_recipe("classification", folder)
     heard = []
     encode(tiny_data("classification"), recipe, lambda *news: heard.append(news))

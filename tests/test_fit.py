@@ -161,7 +161,7 @@ def test_without_out_everything_goes_with_the_object(world):
 
 
 def test_tokenisation_is_done_once_for_all_seeds(world, tmp_path, monkeypatch):
-    from steadytune.encode import Encoder
+    from steadytune.engine.encode import Encoder
 
     seen = []
     usual = Encoder.encode

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from steadytune import Reinit, SteadytuneError, Streams, models
+from steadytune.engine.train import train
 from steadytune.layers import HEAD, find_layers
 from steadytune.models import load_config, load_model, load_tokenizer, position_limit, resolve, source
 from steadytune.recipe import Recipe
-from steadytune.train import train
 from tiny_tasks import save_model, tiny_data, tiny_recipe, tiny_run, tokenizer
 
 TASK = tiny_data("classification").task
@@ -108,7 +108,7 @@ def test_start_from_keeps_the_body_and_draws_a_new_head(folder, tmp_path):
 
 
 def tiny_transfer(folder, start):
-    from steadytune.encode import encode
+    from steadytune.engine.encode import encode
 
     recipe = dataclasses.replace(tiny_recipe("regression", folder), start_from=str(start), methods=(Reinit(layers=1),))
     return recipe, encode(tiny_data("regression"), recipe)

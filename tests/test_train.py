@@ -27,16 +27,16 @@ from steadytune import (
     SteadytuneError,
     Streams,
 )
-from steadytune.batches import Order, collate
-from steadytune.encode import encode
-from steadytune.evaluate import Search, predict, score
-from steadytune.gradients import BatchGradient
+from steadytune.engine.batches import Order, collate
+from steadytune.engine.encode import encode
+from steadytune.engine.evaluate import Search, predict, score
+from steadytune.engine.gradients import BatchGradient
+from steadytune.engine.result import RunResult
+from steadytune.engine.train import evaluation_points, train
 from steadytune.methods.mixed_layers import mixed_layers
 from steadytune.models import load_model
 from steadytune.recipe import Recipe
-from steadytune.result import RunResult
 from steadytune.tasks import glue
-from steadytune.train import evaluation_points, train
 from tiny_tasks import KINDS, tiny_data, tiny_recipe, tiny_run
 
 STREAMS = Streams(init=11, order=12, noise=13)

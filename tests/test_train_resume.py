@@ -15,9 +15,9 @@ import torch
 from suite import METHODS, small
 
 from steadytune import CheckpointAverage, Mixout, RDrop, SteadytuneError, Streams
-from steadytune.encode import encode
-from steadytune.gradients import BatchGradient
-from steadytune.train import train
+from steadytune.engine.encode import encode
+from steadytune.engine.gradients import BatchGradient
+from steadytune.engine.train import train
 from tiny_tasks import KINDS, tiny_data, tiny_run
 
 STREAMS = Streams(init=11, order=12, noise=13)
@@ -189,7 +189,7 @@ torch.set_num_threads({threads})
 from pathlib import Path
 from tiny_tasks import tiny_run
 from steadytune import Mixout, Reinit, Streams
-from steadytune.train import train
+from steadytune.engine.train import train
 methods = (Reinit(layers=1), Mixout(p=0.7))
 recipe, encoded = tiny_run("classification", Path({models!r}), methods=methods, micro_batches=2)
 def slowly(news):

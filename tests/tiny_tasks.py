@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from steadytune.encode import Encoded, encode
+from steadytune.engine.encode import Encoded, encode
 from steadytune.recipe import Recipe
 from steadytune.tasks.base import Data, Rows, Source, Task
 from tiny import tiny

@@ -16,9 +16,9 @@ sys.path[:0] = [str(Path(__file__).parent)]
 import numpy as np  # noqa: E402
 
 from steadytune import CheckpointAverage, Dropout, FraternalDropout, Mixout, RDrop, Reinit, Streams  # noqa: E402
-from steadytune.encode import encode  # noqa: E402
-from steadytune.gradients import BatchGradient  # noqa: E402
-from steadytune.train import train  # noqa: E402
+from steadytune.engine.encode import encode  # noqa: E402
+from steadytune.engine.gradients import BatchGradient  # noqa: E402
+from steadytune.engine.train import train  # noqa: E402
 from tiny_tasks import tiny_data, tiny_recipe  # noqa: E402
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -17,9 +17,9 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from steadytune.encode import Encoder
+from steadytune.engine.encode import Encoder
+from steadytune.engine.evaluate import Predictions, predict
 from steadytune.errors import SteadytuneError
-from steadytune.evaluate import Predictions, predict
 from steadytune.models import position_limit, quiet, source
 from steadytune.recipe import Recipe
 from steadytune.tasks.base import Rows, Source, Task

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from steadytune.apply import apply_
-from steadytune.encode import Encoder, encode
+from steadytune.engine.encode import Encoder, encode
+from steadytune.engine.processes import join
 from steadytune.errors import SteadytuneError
 from steadytune.fitting import outputs
 from steadytune.fitting.plan import SHARE, Place, Plan, load_data, make_plan, make_recipe
@@ -30,7 +31,6 @@ from steadytune.fitting.signals import Stopped, stop_on_signals
 from steadytune.methods.base import Method
 from steadytune.models import load_model
 from steadytune.predicting import Prediction, predict
-from steadytune.processes import join
 from steadytune.recipe import Recipe
 from steadytune.report.record import FitRecord, SeedRecord
 from steadytune.rng import Streams

@@ -12,13 +12,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from steadytune.engine.train import Progress as StepProgress
 from steadytune.fitting import FitFailed, check_plan, default_out, outputs, run_plan
 from steadytune.fitting.plan import Plan, load_data, make_plan, make_recipe
 from steadytune.fitting.seeds import Listener
 from steadytune.fitting.signals import Stopped
 from steadytune.report import terminal, words
 from steadytune.report.record import FitRecord, SeedRecord
-from steadytune.train import Progress as StepProgress
 
 
 def run_fit(

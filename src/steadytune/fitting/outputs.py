@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from steadytune.encode import Encoded
+from steadytune.engine.encode import Encoded
+from steadytune.engine.evaluate import Predictions
 from steadytune.errors import SteadytuneError
-from steadytune.evaluate import Predictions
 from steadytune.fitting.plan import Plan
 from steadytune.fitting.seeds import Kept
 from steadytune.models import load_pixels, quiet

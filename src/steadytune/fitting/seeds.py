@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from steadytune.encode import Encoded
-from steadytune.evaluate import Predictions
+from steadytune.engine.encode import Encoded
+from steadytune.engine.evaluate import Predictions
+from steadytune.engine.result import RunResult
+from steadytune.engine.train import Progress, train
 from steadytune.fitting.plan import Plan
 from steadytune.report.record import FitRecord, IntervalRecord, SeedRecord
-from steadytune.result import RunResult
 from steadytune.rng import Streams
 from steadytune.stats.row_bootstrap import row_interval
 from steadytune.tasks.base import Rows, Task
-from steadytune.train import Progress, train
 
 _TEXT_DRAWS = 200  # BLEU and ROUGE of a split take a while
 

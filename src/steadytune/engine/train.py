@@ -24,22 +24,22 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.apply import apply_, remove_
-from steadytune.batches import Order
-from steadytune.distances import Ruler
-from steadytune.encode import Encoded
+from steadytune.engine.batches import Order
+from steadytune.engine.distances import Ruler
+from steadytune.engine.encode import Encoded
+from steadytune.engine.evaluate import Predictions, Search, predict, score
+from steadytune.engine.gradients import BatchGradient, gradient_norm
+from steadytune.engine.noise import private_randomness
+from steadytune.engine.processes import Processes, join
+from steadytune.engine.result import RunResult, Scores, Status, peak_memory, versions
+from steadytune.engine.saving import RunFolder, copied, load_weights_, pack, unpack_, weights
+from steadytune.engine.state import Progress, State
 from steadytune.errors import SteadytuneError
-from steadytune.evaluate import Predictions, Search, predict, score
-from steadytune.gradients import BatchGradient, gradient_norm
 from steadytune.methods.averaging import CheckpointAverage, average_weights
 from steadytune.methods.base import Moment
 from steadytune.models import load_model
-from steadytune.noise import private_randomness
-from steadytune.processes import Processes, join
 from steadytune.recipe import Recipe
-from steadytune.result import RunResult, Scores, Status, peak_memory, versions
 from steadytune.rng import Streams
-from steadytune.saving import RunFolder, copied, load_weights_, pack, unpack_, weights
-from steadytune.state import Progress, State
 
 _READ_AFTER = 20  # steps whose losses may wait on a GPU before somebody looks at them
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from steadytune.evaluate import Predictions
+from steadytune.engine.evaluate import Predictions
 from steadytune.recipe import Recipe
 from steadytune.rng import Streams
 

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.apply import Applied
-from steadytune.batches import CHUNK_COST, Cutter, collate, round_up
-from steadytune.encode import TEXT_PAIRS, Encoded
+from steadytune.engine.batches import CHUNK_COST, Cutter, collate, round_up
+from steadytune.engine.encode import TEXT_PAIRS, Encoded
+from steadytune.engine.evaluate import autocast
+from steadytune.engine.noise import Masks, seed_
+from steadytune.engine.processes import Processes
 from steadytune.errors import SteadytuneError
-from steadytune.evaluate import autocast
 from steadytune.methods.base import Moment
 from steadytune.methods.loss import call, kind_of, labels_of, logits_of, nll
 from steadytune.methods.rdrop import VARIANTS, RDrop
-from steadytune.noise import Masks, seed_
-from steadytune.processes import Processes
 from steadytune.recipe import Recipe
 from steadytune.rng import Streams
 

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from steadytune.batches import collate, round_up
-from steadytune.encode import TEXT_PAIRS, Encoder, Split
+from steadytune.engine.batches import collate, round_up
+from steadytune.engine.encode import TEXT_PAIRS, Encoder, Split
+from steadytune.engine.processes import Processes
 from steadytune.errors import SteadytuneError
 from steadytune.methods.loss import IGNORED, aligned, call, kind_of, logits_of
-from steadytune.processes import Processes
 from steadytune.tasks.base import Task
 
 TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65536}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from steadytune.encode import Encoder, Pixels, Ragged, Split
+from steadytune.engine.encode import Encoder, Pixels, Ragged, Split
 from steadytune.methods.loss import IGNORED
 from steadytune.rng import Streams
 
