@@ -1,9 +1,5 @@
 """`torchrun` with two processes (gloo, on the CPU): one model, and the numbers of one process."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +8,7 @@ import torch
 
 from tiny_tasks import save_model
 from train_distributed_runs import AGREEING, NOISY, run
+from two_processes import launch
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
 SCRIPT = Path(__file__).with_name("train_distributed_runs.py")
@@ -28,22 +25,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranks(folder):
     """What each of the two processes ended with."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
-    with (folder / "log").open("w") as log:
-        # A session of its own, so that whatever happens the launcher goes with both of its children.
-        started = subprocess.Popen(
-            [*launch, str(SCRIPT), str(folder)], env={**os.environ, **quiet}, stdout=log, stderr=log,
-            start_new_session=True, cwd=folder,
-        )  # fmt: skip
-        try:
-            code = started.wait(timeout=150)
-        finally:
-            if started.poll() is None:
-                os.killpg(started.pid, signal.SIGKILL)
-                started.wait()
-    assert code == 0, (folder / "log").read_text()[-3000:]
-    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in (0, 1)]
+    return launch(SCRIPT, folder)
 
 
 def assert_same(a, b):

@@ -1,13 +1,7 @@
 """The runs of test_train_distributed.py: under torchrun each process saves what it ends with; alone, the reference."""
 
-import ctypes
-import os
-import signal
 import sys
 from pathlib import Path
-
-if __name__ == "__main__" and sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed launcher leaves no process behind
 
 import torch
 
@@ -20,8 +14,8 @@ from steadytune.engine.encode import encode  # noqa: E402
 from steadytune.engine.gradients import BatchGradient  # noqa: E402
 from steadytune.engine.train import train  # noqa: E402
 from tiny_tasks import tiny_data, tiny_recipe  # noqa: E402
+from two_processes import RANK, WORLD, die_with_launcher  # noqa: E402
 
-RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 STREAMS = Streams(init=11, order=12, noise=13)
 CALM = Dropout(p=0.0)
 
@@ -87,7 +81,8 @@ def ended(result, model):
 
 
 if __name__ == "__main__":
+    die_with_launcher()
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
     made = {name: run(place, name) for name in [*AGREEING, *NOISY]}
-    torch.save(made, place / f"rank-{RANK}.pt")
+    torch.save(made, place / f"rank-{RANK}.pt")  # and end as any user's process does

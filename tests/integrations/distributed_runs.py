@@ -1,14 +1,8 @@
 """The runs of test_trainer_distributed.py. Under `accelerate launch` each process saves what it ends with; alone, the
 same runs are the reference: with half the processes and twice the batch, the global batches are the same rows."""
 
-import ctypes
-import os
-import signal
 import sys
 from pathlib import Path
-
-if __name__ == "__main__" and sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed launcher leaves no process behind
 
 import torch
 from torch import nn
@@ -19,8 +13,8 @@ from small_trainer import arguments, rows  # noqa: E402
 
 import steadytune as st  # noqa: E402
 from tiny import batch, tiny  # noqa: E402
+from two_processes import RANK, WORLD, die_with_launcher, leave  # noqa: E402
 
-RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 COUNT = 32
 SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}  # hides no factor
 
@@ -101,8 +95,8 @@ def run(folder, name, resume=None):
 
 
 if __name__ == "__main__":
+    die_with_launcher()
     out = sys.argv[1]
     results = {name: run(out, name) for name in [*AGREEING, *NOISY]}
     results["resumed again"] = run(out, "resumed", resume=f"{out}/resumed/checkpoint-2")
-    torch.save(results, f"{out}/rank-{RANK}.pt")
-    torch.distributed.destroy_process_group()
+    leave(results, out)

@@ -1,16 +1,14 @@
 """`accelerate launch` with two processes (gloo, on the CPU): one model, and the numbers of one process."""
 
-import os
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from distributed_runs import AGREEING, NOISY, run
 from small_trainer import assert_close, assert_same
+
+from two_processes import launch
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
 SCRIPT = Path(__file__).with_name("distributed_runs.py")
@@ -24,31 +22,10 @@ def ranks(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     # `--cpu` would start one process only; `--multi_gpu` starts two, and their arguments say use_cpu.
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.accelerate_cli",
-        "launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-    ]
-    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    launch += ["--main_process_port", str(port), str(SCRIPT), str(folder)]
-    quiet = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
-    with (folder / "log").open("w") as log:
-        # A session of its own, so that whatever happens the launcher goes with both of its children.
-        started = subprocess.Popen(
-            launch, env={**os.environ, **quiet}, stdout=log, stderr=log, start_new_session=True, cwd=folder
-        )
-        try:
-            code = started.wait(timeout=180)
-        finally:
-            if started.poll() is None:
-                os.killpg(started.pid, signal.SIGKILL)
-                started.wait()
-    assert code == 0, (folder / "log").read_text()[-3000:]
-    return [torch.load(folder / f"rank-{rank}.pt") for rank in (0, 1)]
+    settings = {"num_processes": 2, "num_machines": 1, "mixed_precision": "no", "dynamo_backend": "no"}
+    settings["main_process_port"] = port
+    options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    return launch(SCRIPT, folder, launcher=("accelerate.commands.accelerate_cli", "launch", "--multi_gpu", *options))
 
 
 @pytest.mark.parametrize("name", [*AGREEING, *NOISY])

@@ -1,12 +1,10 @@
 """Mixout inside real architectures and everything that training does to a model (T1, D4-D7)."""
 
 import copy
-from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from transformers import (
     AutoModelForSequenceClassification,
@@ -20,6 +18,7 @@ from transformers import (
 from steadytune import Mixout, Streams, apply_, mixout_, remove_
 from steadytune.methods.dropout import dropout_sites
 from steadytune.methods.mixed_layers import MixedLinear, mixed_layers
+from two_processes import launch
 
 
 def bert(layers=2, cls=BertForSequenceClassification, **config):
@@ -393,35 +392,14 @@ def test_compile_fullgraph(settings):
     torch._dynamo.reset()
 
 
-def _one_rank(rank, world, folder, own):
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
-    model = bert()
-    torch.manual_seed(100 + rank)  # ranks are often seeded apart; masks must agree all the same
-    apply_(model, Mixout(p=0.7, ranks="own" if own else "same"))
-    moved_(model).train()
-    ddp = nn.parallel.DistributedDataParallel(model)
-    mine = {k: v[rank::world] for k, v in batch(8).items()}
-    for _ in range(2):
-        ddp.zero_grad()
-        ddp(**mine).loss.backward()
-    if rank == 0:
-        grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-        torch.save((model.bert.pooler.dense.mix_state, grads), folder / "result.pt")
-    dist.destroy_process_group()
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return launch(Path(__file__).with_name("mixout_ranks.py"), tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_two_ranks_equal_one_process_on_the_same_global_batch(tmp_path, own):
-    context = mp.get_context("spawn")
-    ranks = [context.Process(target=_one_rank, args=(r, 2, tmp_path, own), daemon=True) for r in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(120)
-        assert process.exitcode == 0
-    state, parallel = torch.load(tmp_path / "result.pt")
+@pytest.mark.parametrize("masks", ["same", "own"])
+def test_two_ranks_equal_one_process_on_the_same_global_batch(ranks, masks):
+    state, parallel = ranks[0][masks]
     single = bert()
     torch.manual_seed(100)  # rank 0's seed: DDP gives its counters to all
     apply_(single, Mixout(p=0.7))
@@ -430,4 +408,4 @@ def test_two_ranks_equal_one_process_on_the_same_global_batch(tmp_path, own):
     grads = gradients(single, 8)
     assert torch.equal(single.bert.pooler.dense.mix_state, state)
     same = all(torch.allclose(grads[n], g, rtol=1e-4, atol=1e-6) for n, g in parallel.items())
-    assert same != own
+    assert same == (masks == "same")

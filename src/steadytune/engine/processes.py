@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -101,4 +102,7 @@ def join(device: str | torch.device | None = None) -> Processes:
 
 def _leave() -> None:
     if distributed.is_initialized():
+        # Gloo's thread may still wait for the GIL to let go of its last work. The group is taken apart with the GIL
+        # held, by joining that thread: without this pause, now and then, for ever (seen with torch 2.13).
+        time.sleep(0.1)
         distributed.destroy_process_group()
