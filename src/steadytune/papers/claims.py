@@ -1,0 +1,43 @@
+"""What a paper claims, and whether it came out here.
+
+A claim that speaks of several cases ("for all p") holds only if it holds in every one of them. Its p-value is then the
+largest of the cases' (an intersection-union test, Berger 1982), which needs no correction for their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from steadytune.stats import TestResult
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a paper. `holds` is None where nothing may be said, for instance from fewer than 3 runs."""
+
+    text: str
+    holds: bool | None
+    p_value: float | None  # None where nothing random was compared, or nothing may be said
+    n: int  # runs, problems or draws behind it
+    source: str  # the place in the paper, or the item of the acceptance list
+    how: str = ""  # test, tail, pairing; or what was compared
+    measured: str = ""  # the numbers, in words
+
+    def to_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def tested(text: str, results: Sequence[TestResult], *, source: str, measured: str = "") -> Claim:
+    """A claim that holds if every one of the tests rejects its null hypothesis at 0.05."""
+    n = min((min(result.n) for result in results), default=0)
+    silent = next((result for result in results if result.p is None), None)
+    if not results or silent is not None:
+        how = f"{silent.setting()}: {silent.note}" if silent is not None else "nothing to compare"
+        return Claim(text, None, None, n, source, how, measured)
+    largest = max(result.p for result in results if result.p is not None)
+    several = f", largest p of {len(results)}" if len(results) > 1 else ""
+    return Claim(text, largest < ALPHA, largest, n, source, results[0].setting() + several, measured)

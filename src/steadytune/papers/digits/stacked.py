@@ -1,0 +1,173 @@
+"""Many restarts of the digits network trained at once: every weight is [R, out, in], every layer one batched product.
+
+    h' = LayerNorm(relu(h Wᵀ + b)) of R networks in a handful of kernels, instead of R times that handful
+
+A network of 266,610 weights and 32 rows keeps neither a GPU nor a CPU busy: launching its kernels takes longer than
+running them. Stacked, R restarts cost little more than one.
+
+A replica has its own start, order of rows, noise, p, learning rate and length. A stack holds restarts of one kind (the
+same method, mask, gradient and layers), because a kind decides which products there are; `train` sorts a mixed list
+into stacks. Inside a stack the longest runs come first, so those that still train are always the first A replicas,
+and a view of the tensors.
+
+Nothing is summed over replicas but their losses, whose gradients do not mix: a replica that diverges spoils itself
+only. The same restart trained alone (network.py) gives the same numbers up to rounding: batched products and fused
+Adam add in another order, so float64 agrees to about 1e-9 and float32 as two devices do. Masks and orders agree
+exactly.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim.adam import adam
+
+from steadytune.engine.batches import Order
+from steadytune.methods.schedules import linear
+from steadytune.papers.digits.data import Images
+from steadytune.papers.digits.network import DROPPED, MIXED, Restart, Training
+from steadytune.rng import random_bits, stream_seed
+
+Weights = dict[str, Tensor]  # by the names of the network's state dict, each with a first dimension of R
+STACK = {"cpu": 32, "cuda": 512}  # restarts at once: on a CPU more do not fit its caches, on a GPU its memory
+DRIFT_POINTS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came out, in the order of the restarts."""
+
+    weights: Weights
+    losses: Sequence[Sequence[float]]  # of each restart: mean training loss of each epoch
+    drift: Sequence[Sequence[tuple[int, float]]]  # of each restart: (step, ||w_t - w_0||), steps evenly spread in log t
+
+
+def train(
+    starts: Sequence[Mapping[str, Tensor]],
+    restarts: Sequence[Restart],
+    training: Training,
+    images: Images,
+    *,
+    at_once: int | None = None,
+) -> Trained:
+    """Train restart i from starts[i]. Everything runs where `images` are, in the dtype of the starts."""
+    device = images.labels.device
+    stacks = list(_stacks(restarts, at_once or STACK.get(device.type, STACK["cpu"])))
+    done = []
+    for positions in stacks:
+        start = {name: torch.stack([starts[i][name] for i in positions]).to(device) for name in starts[0]}
+        done.append(_train_stack(start, [restarts[i] for i in positions], training, images))
+    back = [position for positions in stacks for position in positions]
+    order = sorted(range(len(back)), key=lambda i: back[i])  # where each restart stands in the concatenated stacks
+    joined = {name: torch.cat([each.weights[name] for each in done])[order] for name in starts[0]}
+    losses, drift = ([row for each in done for row in getattr(each, what)] for what in ("losses", "drift"))
+    return Trained(joined, [losses[i] for i in order], [drift[i] for i in order])
+
+
+def logits(weights: Weights, x: Tensor, masks: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The outputs [R, B, 10] of R networks for inputs [R, B, 784], or [B, 784] that all of them see.
+
+    `masks` scale activations, by the names of the dropout layers ([R, B, units]).
+    """
+    h = x.expand(len(weights["output.weight"]), *x.shape[-2:])
+    for number in (1, 2):
+        h = functional.relu(_linear(weights, f"hidden_{number}", h))
+        normed = functional.layer_norm(h, h.shape[-1:])
+        h = torch.addcmul(_row(weights, f"norm_{number}.bias"), normed, _row(weights, f"norm_{number}.weight"))
+        if masks:
+            h = h * masks[f"dropout_{number}"]
+    return _linear(weights, "output", h)
+
+
+def _linear(weights: Weights, name: str, h: Tensor) -> Tensor:
+    return torch.baddbmm(_row(weights, f"{name}.bias"), h, weights[f"{name}.weight"].transpose(1, 2))
+
+
+def _row(weights: Weights, name: str) -> Tensor:
+    return weights[name].unsqueeze(1)  # broadcasts over the batch
+
+
+@torch.no_grad()
+def accuracy(weights: Weights, images: Images, rows_at_once: int = 1000) -> list[float]:
+    """Share of rows that each network gets right; NaN for one whose weights are not finite."""
+    some = weights["output.weight"]
+    hits = torch.zeros(len(some), dtype=torch.int64, device=some.device)
+    for at in range(0, len(images), rows_at_once):
+        part = slice(at, at + rows_at_once)
+        hits += (logits(weights, images.rows(part, some.dtype)).argmax(-1) == images.labels[part]).sum(-1)
+    share = hits.double() / len(images)
+    return torch.where(finite(weights), share, torch.nan).tolist()
+
+
+def finite(weights: Weights) -> Tensor:
+    """Which of the R networks have finite weights only."""
+    return torch.stack([each.flatten(1).isfinite().all(1) for each in weights.values()]).all(0)
+
+
+def squared_distances(weights: Weights, start: Weights) -> dict[str, Tensor]:
+    """||w - w_0||² of every parameter tensor of each network, summed in float64."""
+    return {
+        name: (each - start[name]).flatten(1).square().sum(1, dtype=torch.float64) for name, each in weights.items()
+    }
+
+
+def _stacks(restarts: Sequence[Restart], at_once: int) -> Iterator[list[int]]:
+    """Positions of the restarts that train together, longest first, equal schedules side by side."""
+
+    def kind(i: int) -> tuple[str, ...]:
+        return restarts[i].method, restarts[i].mask, restarts[i].gradient, restarts[i].layers
+
+    for _, of_one_kind in itertools.groupby(sorted(range(len(restarts)), key=kind), key=kind):
+        ordered = sorted(of_one_kind, key=lambda i: (-restarts[i].epochs, restarts[i].lr))
+        for at in range(0, len(ordered), at_once):
+            yield ordered[at : at + at_once]
+
+
+def _train_stack(start: Weights, restarts: Sequence[Restart], training: Training, images: Images) -> Trained:
+    weights = {name: each.clone() for name, each in start.items()}
+    noise, optimizer = _Noise(restarts, weights), _Adam(restarts, training, weights)
+    orders = [Order(len(images), training.batch_size, restart.streams) for restart in restarts]
+    per_epoch = training.steps_per_epoch(len(images))
+    drift_at = _drift_steps(per_epoch * restarts[0].epochs)
+    losses, drift = [], []
+    step = 0
+    for epoch in range(restarts[0].epochs):
+        active = sum(restart.epochs > epoch for restart in restarts)
+        rows = torch.stack([torch.from_numpy(order.epoch(epoch)) for order in orders[:active]]).to(images.labels.device)
+        leaves = {name: each[:active].detach().requires_grad_() for name, each in weights.items()}
+        optimizer.use(active, per_epoch)
+        total = torch.zeros(active, device=rows.device)
+        for chosen in rows.split(training.batch_size, dim=1):
+            x, labels = images.rows(chosen, leaves["output.weight"].dtype), images.labels[chosen]
+            mixed, masks = noise.draw(leaves, start, step, len(labels[0]))
+            out = logits(mixed, x, masks)
+            by_row = functional.cross_entropy(out.flatten(0, 1), labels.flatten(), reduction="none")
+            loss = by_row.view(active, -1).mean(1)
+            grads = torch.autograd.grad(loss.sum(), list(leaves.values()))
+            optimizer.step_(noise.scaled(dict(zip(leaves, grads))), step)
+            total += loss.detach() * (len(labels[0]) / len(images))
+            step += 1
+            if step in drift_at:
+                drift.append((step, active, sum(squared_distances(weights, start).values()).sqrt()))
+        losses.append(total)
+    return Trained(
+        weights,
+        _by_replica([each.tolist() for each in losses], len(restarts)),
+        [
+            [(at, float(far[i])) for at, active, far in drift if i < active]
+            for i in range(len(restarts))
+        ],
+    )
+
+
+def _by_replica(epochs: Sequence[Sequence[float]], replicas: int) -> list[list[float]]:
+    return [[epoch[i] for epoch in epochs if i < len(epoch)] for i in range(replicas)]
+
+
+def _drift_steps(steps: int) -> set[int]:
+    return {round(steps ** (i / (DRIFT_POINTS - 1))) for i in range(DRIFT_POINTS)}

@@ -1,0 +1,1 @@
+"""What the papers prove, checked with numbers; no data and no GPU needed."""

@@ -1,0 +1,161 @@
+"""What came out of one variant on one task: its runs counted, described, and with an interval.
+
+A diverged run counts at the score without learning (`stats.settle_diverged`); a crashed trial has no score and is left
+out. Scores stay in the metric's own direction here; `Runs.oriented` turns them so that higher is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadytune import stats
+from steadytune.stats.scores import Array
+from steadytune.study.results import StudyResults, TrialResult
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the tables: a variant, or a family of which one variant was chosen per task (V16)."""
+
+    name: str
+    tuned: bool
+    variants: Mapping[str, str | None]  # task -> the variant that is reported there; None: not chosen yet
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """The reported runs of a line on a task. Statistics are None where there is no score to compute them from."""
+
+    task: str
+    line: str
+    variant: str | None
+    greater_is_better: bool
+    level: float | None  # the score without learning, in the metric's direction
+    floor: float | None  # what a diverged run counts as: the level, or the worst score seen where there is none
+    planned: int
+    ended: int
+    finished: int
+    diverged: int
+    crashed: int
+    seeds: tuple[tuple[int, int, int], ...]  # (init, order, noise) of each score
+    scores: Array  # one per finished or diverged run; NaN: diverged
+    summary: stats.Summary | None
+    degenerate: stats.DegenerateShare | None  # computed with higher is better: its level may be negated
+    interval: stats.Interval | None  # of the mean
+    seconds: stats.Summary | None  # over the finished runs
+    memory: stats.Summary | None  # bytes, over the finished runs that measured it
+
+    @property
+    def n(self) -> int:
+        return len(self.scores)
+
+    @property
+    def failed(self) -> int:
+        """Runs that did not beat the score without learning, or diverged."""
+        return self.degenerate.count if self.degenerate is not None else self.diverged
+
+    @property
+    def best(self) -> float | None:
+        if self.summary is None:
+            return None
+        return self.summary.max if self.greater_is_better else self.summary.min
+
+    @property
+    def worst(self) -> float | None:
+        if self.summary is None:
+            return None
+        return self.summary.min if self.greater_is_better else self.summary.max
+
+    @property
+    def sign(self) -> float:
+        return 1.0 if self.greater_is_better else -1.0
+
+    @property
+    def oriented(self) -> Array:
+        """The scores, higher is better; NaN: diverged."""
+        return self.sign * self.scores
+
+    @property
+    def oriented_floor(self) -> float | None:
+        return None if self.floor is None else self.sign * self.floor
+
+    @property
+    def settled(self) -> Array:
+        """The scores in the metric's direction, with diverged runs at the floor; empty where that is unknown."""
+        if self.summary is None:
+            return self.scores[:0]
+        return stats.settle_diverged(self.scores, self.floor)[0]
+
+
+def lines(results: StudyResults) -> tuple[Line, ...]:
+    """Which rows a table has: each variant, but one row for a family whose variants were chosen among."""
+    tuned = {results.variants[variant].family for _, variant in results.tuning if variant in results.variants}
+    tuned |= {family for _, family in results.chosen}
+    found: dict[str, Line] = {}
+    for variant in results.variants.values():
+        if variant.family not in tuned:
+            found[variant.name] = Line(variant.name, False, dict.fromkeys(results.tasks, variant.name))
+        elif variant.family not in found:
+            picked = {task: results.chosen.get((task, variant.family)) for task in results.tasks}
+            found[variant.family] = Line(variant.family, True, picked)
+    return tuple(found.values())
+
+
+def floors(results: StudyResults) -> dict[str, float | None]:
+    """What a diverged run counts as: the score without learning; the worst score of the task where there is none."""
+    found: dict[str, float | None] = {}
+    for task, info in results.tasks.items():
+        found[task] = results.level(task)
+        if found[task] is None:
+            trials = [trial for (name, _), some in results.reported.items() if name == task for trial in some]
+            scores = [score for score in map(results.score, trials) if score is not None]
+            found[task] = (min if info.greater_is_better else max)(scores, default=None)
+    return found
+
+
+def collect(results: StudyResults, line: Line, task: str, floor: float | None, draws: int) -> Runs:
+    """Count and describe the reported runs of one line on one task."""
+    info, level = results.tasks[task], results.level(task)
+    variant = line.variants[task]
+    trials = results.reported.get((task, variant), ()) if variant is not None else ()
+    scored = bool(info.rows.get("validation") or info.rows.get("test"))
+    with_result = [trial for trial in trials if trial.status in ("finished", "diverged") and scored]
+    # A finished run whose score is not a finite number has diverged in all but name.
+    found = [results.score(trial) for trial in with_result]
+    scores = np.array([math.nan if score is None else score for score in found], dtype=np.float64)
+    known = scores.size > 0 and (floor is not None or bool(np.isfinite(scores).all()))
+    sign = 1.0 if info.greater_is_better else -1.0
+    finished = [trial for trial in trials if trial.status == "finished"]
+    return Runs(
+        task=task,
+        line=line.name,
+        variant=variant,
+        greater_is_better=info.greater_is_better,
+        level=level,
+        floor=floor,
+        planned=len(trials),
+        ended=sum(trial.ended for trial in trials),
+        finished=len(finished),
+        diverged=int(np.isnan(scores).sum()),
+        crashed=sum(trial.status == "failed" for trial in trials),
+        seeds=tuple(streams(trial) for trial in with_result),
+        scores=scores,
+        summary=stats.describe(scores, floor=floor) if known else None,
+        degenerate=stats.degenerate_share(sign * scores, sign * level) if level is not None and scores.size else None,
+        interval=stats.bootstrap_interval(scores, draws=draws, floor=floor) if known else None,
+        seconds=_described([trial.seconds for trial in finished]),
+        memory=_described([trial.peak_memory for trial in finished]),
+    )
+
+
+def streams(trial: TrialResult) -> tuple[int, int, int]:
+    return trial.streams["init"], trial.streams["order"], trial.streams["noise"]
+
+
+def _described(values: Sequence[float]) -> stats.Summary | None:
+    measured = [value for value in values if value > 0]
+    return stats.describe(measured) if measured else None
