@@ -14,19 +14,21 @@ RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE",
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 
 
-def launch(script, folder, *arguments, launcher=("torch.distributed.run", "--standalone", "--nproc-per-node", "2")):
-    """What each process saved with `leave`. Their output is in folder/log."""
-    quiet = {
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "ACCELERATE_USE_CPU": "true",
-    }
-    command = [sys.executable, "-m", *launcher, str(script), str(folder), *arguments]
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def start(folder, *command):
+    """Run a launcher to its end; the output of both processes."""
+    quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true", **LOOPBACK}
     with (folder / "log").open("w") as log:
         # A session of its own, so that whatever happens the launcher goes with both of its children.
         started = subprocess.Popen(
-            command, env={**os.environ, **quiet}, stdout=log, stderr=log, start_new_session=True, cwd=folder
+            [sys.executable, "-m", *map(str, command)],
+            env={**os.environ, **quiet},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=folder,
         )
         try:
             code = started.wait(timeout=180)
@@ -34,7 +36,14 @@ def launch(script, folder, *arguments, launcher=("torch.distributed.run", "--sta
             if started.poll() is None:
                 os.killpg(started.pid, signal.SIGKILL)
                 started.wait()
-    assert code == 0, (folder / "log").read_text()[-3000:]
+    text = (folder / "log").read_text()
+    assert code == 0, text[-3000:]
+    return text
+
+
+def launch(script, folder, launcher=TORCHRUN):
+    """What each of two processes that run the script saved with `leave`."""
+    start(folder, *launcher, script, folder)
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in (0, 1)]
 
 

@@ -76,12 +76,17 @@ def synthetic(
     rng = np.random.default_rng(noise)
     infos = {info.name: info for info in (_task(i, hostile, i in without_test) for i in range(tasks))}
     made = _variants(variants, swept or tuned, hostile)
+    groups: dict[str, list[str]] = {}
+    for variant in made:
+        groups.setdefault(variant.family, []).append(variant.name)
+    if tuned:  # as planned: the groups are variants too, and stand first
+        made = [Variant(name, name) for name in groups] + [each for each in made if each.name not in groups]
     side = max(2, round(math.sqrt(seeds)))
     pairs = [(i, j) for i in range(side) for j in range(side)] if grid else [(i, i) for i in range(seeds)]
     trials: list[TrialResult] = []
     chosen: dict[tuple[str, str], str] = {}
 
-    def run(task: int, variant: Variant, gain: float, fails: float, phase: str, streams: list[tuple[int, int]]) -> None:
+    def run(task: int, variant: str, gain: float, fails: float, phase: str, streams: list[tuple[int, int]]) -> None:
         count = round(fails * len(streams))
         failing = set(rng.permutation(len(streams))[:count].tolist())
         diverges = min(failing, default=None) if count >= 3 else None
@@ -95,19 +100,18 @@ def synthetic(
                 fate = "failed"
             trials.append(_trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations, steps))
 
-    for task in range(tasks):
-        for family in dict.fromkeys(variant.family for variant in made):
-            members = [variant for variant in made if variant.family == family]
-            number = list(dict.fromkeys(variant.family for variant in made)).index(family)
+    for task, name in enumerate(infos):
+        for number, (group, members) in enumerate(groups.items()):
             fails = FAILS[number] if number < len(FAILS) else 0.0
             gains = [0.15 + 0.03 * number + 0.02 * math.sin(1.3 * k + task) for k in range(len(members))]
-            gains = [0.15 + 0.03 * number] if len(members) == 1 else gains
-            if tuned and len(members) > 1:
+            if len(members) == 1:
+                gains = [0.15 + 0.03 * number]
+            elif tuned:  # the candidates are run in the tuning phase; the group's name goes with the chosen one's runs
                 for member, gain in zip(members, gains):
                     run(task, member, gain, fails, "choose", pairs[:8])
                 best = int(np.argmax(gains))
-                chosen[list(infos)[task], family] = members[best].name
-                members, gains = [members[best]], [gains[best]]
+                chosen[name, group] = members[best]
+                members, gains = [group], [gains[best]]
             for member, gain in zip(members, gains):
                 run(task, member, gain, fails, "report", pairs)
     return StudyResults(
@@ -150,11 +154,11 @@ def _variants(count: int, swept: bool, hostile: bool) -> list[Variant]:
 def _trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations, steps) -> TrialResult:
     _, _, greater, level, scale = TASKS[task % len(TASKS)]
     sign = 1.0 if greater else -1.0
-    key = hashlib.sha256(f"{info.name} {variant.name} {init} {order} {phase}".encode(errors="replace")).hexdigest()
+    key = hashlib.sha256(f"{info.name} {variant} {init} {order} {phase}".encode(errors="replace")).hexdigest()
     plan = {
         "key": key,
         "task": info.name,
-        "variant": variant.name,
+        "variant": variant,
         "phase": phase,
         "streams": {"init": init, "order": order, "noise": order},
         "recipe": {"lr": 2e-5, "steps": steps, "methods": []},
@@ -167,10 +171,11 @@ def _trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations
         error = "Traceback (most recent call last):\nRuntimeError: CUDA out of memory"
         return TrialResult(**plan, status="failed", attempts=3, error=error, versions=versions)
     good = fate == "good"
-    reached = level + sign * scale * (
-        gain + 0.02 * rng.standard_normal() if good else -abs(0.01 * rng.standard_normal())
-    )
-    selected = reached + sign * scale * 0.01 * rng.standard_normal()
+    if good:
+        reached = level + sign * scale * (gain + 0.02 * rng.standard_normal())
+        selected = reached + sign * scale * 0.01 * rng.standard_normal()
+    else:
+        reached, selected = (level - sign * scale * abs(0.01 * rng.standard_normal()) for _ in range(2))
     points = [-(-number * steps // evaluations) for number in range(1, evaluations + 1)]
     if fate == "diverged":
         points = points[: evaluations // 3]

@@ -11,9 +11,8 @@ put before it; who reads the file in a program takes one away again. JSONL and P
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +38,23 @@ def export(results: StudyResults, path: str | Path) -> Path:
 
 def _write_csv(path: Path, columns: Mapping[str, Kind], found: Iterator[dict[str, Any]]) -> None:
     with open(path, "w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow([_csv_cell(name) for name in columns])
-        writer.writerows([_csv_cell(value) for value in row.values()] for row in found)
+        stream.write(_csv_line(columns))
+        stream.writelines(_csv_line(row.values()) for row in found)
 
 
-def _csv_cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "true" if value else "false"
+def _csv_line(cells: Iterable[Any]) -> str:
+    return ",".join(_csv_cell(cell) for cell in cells) + "\n"
+
+
+def _csv_cell(value: Any) -> str:
+    """Quoted where it must be. (The writer of Python 3.11 forgets a lone carriage return.)"""
+    if value is None:
+        return ""
     if not isinstance(value, str):
-        return value  # None becomes an empty cell; floats are written so that they read back equal
-    guarded = f"'{value}" if value.startswith(FORMULA_STARTS) else value
-    return guarded.replace("\0", "\N{REPLACEMENT CHARACTER}")  # many readers stop at a null
+        return json.dumps(value)  # true, false, and numbers such that they read back equal
+    text = f"'{value}" if value.startswith(FORMULA_STARTS) else value
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")  # many readers stop at a null
+    return '"' + text.replace('"', '""') + '"' if any(each in text for each in ',"\r\n') else text
 
 
 def _write_jsonl(path: Path, columns: Mapping[str, Kind], found: Iterator[dict[str, Any]]) -> None:

@@ -125,10 +125,10 @@ def _outcome(results: StudyResults, trial: TrialResult) -> dict[str, Any]:
 
 def what_happened(error: str) -> str:
     """The line of a traceback that names the error: the first that is not indented after the last frame."""
-    lines = [line for line in error.splitlines() if line.strip()]
+    lines = [line for line in error.splitlines() if line.strip() and not line.startswith("Traceback (most recent")]
     frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
     after = lines[frames[-1] :] if frames else lines
-    return next((line for line in after if not line[0].isspace()), "").strip()
+    return next((line.strip() for line in after if not line[0].isspace()), lines[-1].strip() if lines else "")
 
 
 def to_json(value: Any) -> str:

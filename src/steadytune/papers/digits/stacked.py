@@ -21,17 +21,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.optim.adam import adam
 
 from steadytune.engine.batches import Order
-from steadytune.methods.schedules import linear
 from steadytune.papers.digits.data import Images
-from steadytune.papers.digits.network import DROPPED, MIXED, Restart, Training
-from steadytune.rng import random_bits, stream_seed
+from steadytune.papers.digits.network import Restart, Training
+from steadytune.papers.digits.stacked_adam import StackedAdam
+from steadytune.papers.digits.stacked_noise import StackedNoise
 
 Weights = dict[str, Tensor]  # by the names of the network's state dict, each with a first dimension of R
 STACK = {"cpu": 32, "cuda": 512}  # restarts at once: on a CPU more do not fit its caches, on a GPU its memory
@@ -84,8 +85,25 @@ def logits(weights: Weights, x: Tensor, masks: Mapping[str, Tensor] | None = Non
     return _linear(weights, "output", h)
 
 
+class _Linear(torch.autograd.Function):
+    """h Wᵀ + b of R layers. Autograd's own gradient of W would be a transposed view, which fused Adam misreads."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(h, weight)
+        return torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        h, weight = ctx.saved_tensors
+        grad_h = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
+        return grad_h, torch.bmm(grad.transpose(1, 2), h), grad.sum(1)
+
+
 def _linear(weights: Weights, name: str, h: Tensor) -> Tensor:
-    return torch.baddbmm(_row(weights, f"{name}.bias"), h, weights[f"{name}.weight"].transpose(1, 2))
+    made: Tensor = _Linear.apply(h, weights[f"{name}.weight"], weights[f"{name}.bias"])
+    return made
 
 
 def _row(weights: Weights, name: str) -> Tensor:
@@ -109,11 +127,11 @@ def finite(weights: Weights) -> Tensor:
     return torch.stack([each.flatten(1).isfinite().all(1) for each in weights.values()]).all(0)
 
 
+@torch.no_grad()
 def squared_distances(weights: Weights, start: Weights) -> dict[str, Tensor]:
     """||w - w_0||² of every parameter tensor of each network, summed in float64."""
-    return {
-        name: (each - start[name]).flatten(1).square().sum(1, dtype=torch.float64) for name, each in weights.items()
-    }
+    moved = {name: each - start[name][: len(each)] for name, each in weights.items()}
+    return {name: each.flatten(1).square().sum(1, dtype=torch.float64) for name, each in moved.items()}
 
 
 def _stacks(restarts: Sequence[Restart], at_once: int) -> Iterator[list[int]]:
@@ -130,44 +148,41 @@ def _stacks(restarts: Sequence[Restart], at_once: int) -> Iterator[list[int]]:
 
 def _train_stack(start: Weights, restarts: Sequence[Restart], training: Training, images: Images) -> Trained:
     weights = {name: each.clone() for name, each in start.items()}
-    noise, optimizer = _Noise(restarts, weights), _Adam(restarts, training, weights)
+    noise = StackedNoise(restarts, like=weights["output.weight"])
+    optimizer = StackedAdam(restarts, training, weights, len(images))
     orders = [Order(len(images), training.batch_size, restart.streams) for restart in restarts]
-    per_epoch = training.steps_per_epoch(len(images))
-    drift_at = _drift_steps(per_epoch * restarts[0].epochs)
-    losses, drift = [], []
+    epochs = restarts[0].epochs  # the longest run comes first
+    drift_at = _drift_steps(training.steps_per_epoch(len(images)) * epochs)
+    losses: list[Tensor] = []
+    drift: list[tuple[int, Tensor]] = []
     step = 0
-    for epoch in range(restarts[0].epochs):
+    for epoch in range(epochs):
         active = sum(restart.epochs > epoch for restart in restarts)
         rows = torch.stack([torch.from_numpy(order.epoch(epoch)) for order in orders[:active]]).to(images.labels.device)
         leaves = {name: each[:active].detach().requires_grad_() for name, each in weights.items()}
-        optimizer.use(active, per_epoch)
         total = torch.zeros(active, device=rows.device)
         for chosen in rows.split(training.batch_size, dim=1):
-            x, labels = images.rows(chosen, leaves["output.weight"].dtype), images.labels[chosen]
-            mixed, masks = noise.draw(leaves, start, step, len(labels[0]))
+            x, labels = images.rows(chosen, weights["output.weight"].dtype), images.labels[chosen]
+            mixed, masks = noise.draw(leaves, start, step, chosen.shape[1])
             out = logits(mixed, x, masks)
             by_row = functional.cross_entropy(out.flatten(0, 1), labels.flatten(), reduction="none")
             loss = by_row.view(active, -1).mean(1)
             grads = torch.autograd.grad(loss.sum(), list(leaves.values()))
             optimizer.step_(noise.scaled(dict(zip(leaves, grads))), step)
-            total += loss.detach() * (len(labels[0]) / len(images))
+            total += loss.detach() * (chosen.shape[1] / len(images))
             step += 1
             if step in drift_at:
-                drift.append((step, active, sum(squared_distances(weights, start).values()).sqrt()))
+                drift.append((step, sum(squared_distances(leaves, start).values()).sqrt()))
         losses.append(total)
-    return Trained(
-        weights,
-        _by_replica([each.tolist() for each in losses], len(restarts)),
-        [
-            [(at, float(far[i])) for at, active, far in drift if i < active]
-            for i in range(len(restarts))
-        ],
-    )
-
-
-def _by_replica(epochs: Sequence[Sequence[float]], replicas: int) -> list[list[float]]:
-    return [[epoch[i] for epoch in epochs if i < len(epoch)] for i in range(replicas)]
+    walks = _by_replica([far for _, far in drift])
+    return Trained(weights, _by_replica(losses), [[*zip((at for at, _ in drift), walk)] for walk in walks])
 
 
 def _drift_steps(steps: int) -> set[int]:
     return {round(steps ** (i / (DRIFT_POINTS - 1))) for i in range(DRIFT_POINTS)}
+
+
+def _by_replica(measured: Sequence[Tensor]) -> list[list[float]]:
+    """What was measured of the first A replicas, for a falling A: the list of each replica."""
+    by_time = [each.tolist() for each in measured]
+    return [[row[i] for row in by_time if i < len(row)] for i in range(len(by_time[0]))]

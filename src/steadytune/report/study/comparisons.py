@@ -2,15 +2,15 @@
 
 | question | answered by |
 |---|---|
-| is it better or worse than the baseline? (V22) | t-test, two-tailed: Student's, paired, where both ran the same seeds; else Welch's |
+| is it better or worse than the baseline? (V22) | t-test: Student's, paired, where both ran the same seeds; else Welch's |
 | without assuming normal scores? | permutation test and probability of improvement, paired in the same way |
-| is it steadier? | Brown-Forsythe test on the spread, two-tailed |
-| does it fail less often? (M19) | Fisher's exact test on the runs that failed, two-tailed |
+| is it steadier? | Brown-Forsythe test on the spread |
+| does it fail less often? (M19) | Fisher's exact test on the runs that failed |
 | which are as good as the best? (V11) | Student's t-test against the best, unpaired, one-tailed, as in the paper |
 
-The t-tests, the tests on spread and those on failures are each Holm-corrected over all comparisons of the study; V11's
-marks and the permutation tests are not. The few-sample paper does not say which tail marks Table 2 (V22); two tails also
-find what is worse, and every word, mark and table here means the same test.
+All but the last are two-tailed. The t-tests, the tests on spread and those on failures are each Holm-corrected over all
+comparisons of the study; V11's marks and the permutation tests are not. The few-sample paper does not say which tail
+marks Table 2 (V22); two tails also find what is worse, and every word, mark and table here means the same test.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def compare_all(results: StudyResults) -> Comparisons:
         (task, line.name): collect(results, line, task, floor[task], draws) for task in results.tasks for line in rows
     }
     baseline = _baseline(results, rows)
-    pairs = [(runs[task, line.name], runs[task, baseline]) for task, line in _pairs(results, rows, baseline, runs)]
+    pairs = _pairs(results, rows, baseline, runs)
     against = _holm([compare_runs(line, base, draws) for line, base in pairs])
     tests = sum(each.t_test.p is not None for each in against)
     planned = [with_plan(each, line, base, tests) for each, (line, base) in zip(against, pairs)]
@@ -201,16 +201,13 @@ def _baseline(results: StudyResults, rows: Sequence[Line]) -> str | None:
 
 def _pairs(
     results: StudyResults, rows: Sequence[Line], baseline: str | None, runs: Mapping[tuple[str, str], Runs]
-) -> list[tuple[str, Line]]:
-    """What can be compared: lines other than the baseline, where both have a score."""
-    found = []
-    for task in results.tasks:
-        for line in rows:
-            if baseline is None or line.name == baseline:
-                continue
-            if runs[task, line.name].summary is not None and runs[task, baseline].summary is not None:
-                found.append((task, line))
-    return found
+) -> list[tuple[Runs, Runs]]:
+    """What can be compared: a line with the baseline, where both have a score."""
+    if baseline is None:
+        return []
+    others = [line.name for line in rows if line.name != baseline]
+    both = [(runs[task, name], runs[task, baseline]) for task in results.tasks for name in others]
+    return [(line, base) for line, base in both if line.summary is not None and base.summary is not None]
 
 
 def _pairing(line: Runs, base: Runs) -> tuple[bool, str, list[int]]:

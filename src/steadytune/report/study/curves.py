@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from steadytune.report import words
@@ -22,6 +22,7 @@ class Scale:
     low: float
     high: float
     steps: int
+    level: str = ""  # the path of a line at the score without learning, where that is in sight
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,17 @@ class Curve:
     told: str  # the same in words
 
 
-def make_scale(trials: Sequence[TrialResult]) -> Scale | None:
-    """None where no run has a curve. The limits leave out the worst hundredth, which would flatten the others."""
+def make_scale(trials: Sequence[TrialResult], level: float | None = None) -> Scale | None:
+    """None where no run has a curve. The limits leave out the outermost hundredths, which would flatten the others."""
     for shown in ("validation", "train_loss"):
         values = sorted(value for trial in trials for _, value in _points(trial.history, shown))
         if values:
             steps = max(max(trial.steps, *(step for step, _ in _points(trial.history, shown)), 1) for trial in trials)
             cut = len(values) // 100
-            return Scale(shown, values[cut], values[-1 - cut], steps)
+            scale = Scale(shown, values[cut], values[-1 - cut], steps)
+            if shown == "validation" and level is not None and scale.low <= level <= scale.high:
+                return replace(scale, level=f"M0 {_pixel(0, level, scale)[1]}h{WIDTH}")
+            return scale
     return None
 
 

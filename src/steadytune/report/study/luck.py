@@ -9,7 +9,7 @@ import numpy as np
 
 from steadytune import stats
 from steadytune.errors import SteadytuneError
-from steadytune.report.study.runs import Line
+from steadytune.report.study.runs import Line, trials_of
 from steadytune.study.results import StudyResults, TrialResult
 
 
@@ -38,8 +38,7 @@ def find_luck(results: StudyResults, rows: Sequence[Line], floor: Mapping[str, f
     grids, predictions, splits = {}, {}, {}
     for task in results.tasks:
         for line in rows:
-            variant = line.variants[task]
-            trials = results.reported.get((task, variant), ()) if variant is not None else ()
+            trials = trials_of(results, line, task)
             grid = _grid(results, trials, floor[task])
             if grid is not None:
                 grids[task, line.name] = grid

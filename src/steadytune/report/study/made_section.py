@@ -62,7 +62,7 @@ def _versions(results: StudyResults) -> Iterator[tuple[str, str]]:
 
 
 def _recipes(results: StudyResults) -> list[tuple[str, str, Mapping[str, str]]]:
-    """(variant, tasks, settings) for each recipe of each variant. Seeds share theirs, so the first trial stands for all."""
+    """(variant, tasks, settings) for each recipe of each variant; seeds share theirs, so the first trial tells."""
     seen: dict[tuple[str, str], Mapping[str, str]] = {}
     for trial in results.trials:
         if (trial.variant, trial.task) not in seen:

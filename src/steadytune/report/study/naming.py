@@ -25,7 +25,7 @@ def short(text: object, width: int = WIDTH) -> str:
     whole = clean(str(text)[: 4 * width] + str(text)[-4 * width :] if len(str(text)) > 8 * width else text)
     if len(whole) <= width:
         return whole
-    head = (width - 1 + 1) // 2
+    head = width // 2
     return whole[:head].rstrip() + "…" + whole[len(whole) - (width - 1 - head) :].lstrip()
 
 
@@ -73,6 +73,8 @@ def count_of(count: int, total: int) -> str:
 
 
 def listed(items: Sequence[str], most: int = 6) -> str:
-    """`a`, `a and b`, `a, b and c`, `a, b, c and 4 more`."""
+    """`a`, `a and b`, `a, b and c`, `a, b, c and 4 more`; with semicolons between items that have commas inside."""
     shown = list(items) if len(items) <= most else [*items[: most - 1], f"{len(items) - most + 1} more"]
-    return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1] if shown else ""
+    if len(shown) < 2:
+        return "".join(shown)
+    return ("; " if any("," in item for item in shown) else ", ").join(shown[:-1]) + " and " + shown[-1]

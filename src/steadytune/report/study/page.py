@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steadytune import __version__
 from steadytune.report import words
 from steadytune.report.study.made_section import make_made
 from steadytune.report.study.trials_section import counted, make_trials
@@ -92,7 +93,7 @@ def make_page(
         style=style,
         script=script,
         policy=policy(style, script),
-        version=_version(),
+        version=__version__,
     )
 
 
@@ -109,11 +110,12 @@ def policy(style: str, script: str) -> str:
 
 def overview(results: StudyResults) -> str:
     """`4 tasks · 6 variants · 480 trials: 441 finished, 39 failed · reported: test score of the best step`"""
+    weights = "best step on validation" if results.weights == "best" else "last step"
     parts = [
         words.plural(len(results.tasks), "task"),
         words.plural(len(results.variants), "variant"),
         f"{words.plural(len(results.trials), 'trial')}: {counted(results.trials) or 'none planned'}",
-        f"reported: {results.split} score of the {'best step on validation' if results.weights == 'best' else 'last step'}",
+        f"reported: {results.split} score of the {weights}",
     ]
     return " · ".join(parts)
 
@@ -164,12 +166,3 @@ def _contents(tables: Sequence[PageTable], figures: Sequence[PageFigure]) -> lis
     if tables:
         found.insert(1, ("results", "Results"))
     return found
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("steadytune")
-    except PackageNotFoundError:  # run from a copy of the sources
-        return "from sources"

@@ -19,11 +19,12 @@ from steadytune.study.results import StudyResults, TrialResult
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the tables: a variant, or a family of which one variant was chosen per task (V16)."""
+    """A row of the tables: a variant, or a group of candidates of which one was chosen on each task (V16)."""
 
     name: str
     tuned: bool
-    variants: Mapping[str, str | None]  # task -> the variant that is reported there; None: not chosen yet
+    reported: Mapping[str, str | None]  # task -> the name its reported runs have; None: there are none yet
+    chosen: Mapping[str, str]  # task -> the candidate that was chosen there; empty unless tuned
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class Runs:
 
     task: str
     line: str
-    variant: str | None
+    chosen: str | None  # the candidate, where one was chosen
     greater_is_better: bool
     level: float | None  # the score without learning, in the metric's direction
     floor: float | None  # what a diverged run counts as: the level, or the worst score seen where there is none
@@ -92,17 +93,27 @@ class Runs:
 
 
 def lines(results: StudyResults) -> tuple[Line, ...]:
-    """Which rows a table has: each variant, but one row for a family whose variants were chosen among."""
-    tuned = {results.variants[variant].family for _, variant in results.tuning if variant in results.variants}
-    tuned |= {family for _, family in results.chosen}
-    found: dict[str, Line] = {}
-    for variant in results.variants.values():
-        if variant.family not in tuned:
-            found[variant.name] = Line(variant.name, False, dict.fromkeys(results.tasks, variant.name))
-        elif variant.family not in found:
-            picked = {task: results.chosen.get((task, variant.family)) for task in results.tasks}
-            found[variant.family] = Line(variant.family, True, picked)
-    return tuple(found.values())
+    """Which rows a table has: every variant but the candidates of a choice, which are one row together."""
+    reported = {variant for _, variant in results.reported}
+    tried = {variant for _, variant in results.tuning} | set(results.chosen.values())
+    candidates = {name for name in tried if name not in reported}
+    groups = {results.variants[name].family for name in tried if name in results.variants}
+    names = [variant.family if variant.name in candidates else variant.name for variant in results.variants.values()]
+    found = []
+    for name in dict.fromkeys(names):
+        chosen = {task: results.chosen[task, name] for task in results.tasks if (task, name) in results.chosen}
+        runs = {
+            task: next((each for each in (name, chosen.get(task)) if (task, each) in results.reported), None)
+            for task in results.tasks
+        }
+        found.append(Line(name, name in groups, runs, chosen))
+    return tuple(found)
+
+
+def trials_of(results: StudyResults, line: Line, task: str) -> Sequence[TrialResult]:
+    """The reported runs of a line on a task."""
+    name = line.reported[task]
+    return () if name is None else results.reported.get((task, name), ())
 
 
 def floors(results: StudyResults) -> dict[str, float | None]:
@@ -120,8 +131,7 @@ def floors(results: StudyResults) -> dict[str, float | None]:
 def collect(results: StudyResults, line: Line, task: str, floor: float | None, draws: int) -> Runs:
     """Count and describe the reported runs of one line on one task."""
     info, level = results.tasks[task], results.level(task)
-    variant = line.variants[task]
-    trials = results.reported.get((task, variant), ()) if variant is not None else ()
+    trials = trials_of(results, line, task)
     scored = bool(info.rows.get("validation") or info.rows.get("test"))
     with_result = [trial for trial in trials if trial.status in ("finished", "diverged") and scored]
     # A finished run whose score is not a finite number has diverged in all but name.
@@ -133,7 +143,7 @@ def collect(results: StudyResults, line: Line, task: str, floor: float | None, d
     return Runs(
         task=task,
         line=line.name,
-        variant=variant,
+        chosen=line.chosen.get(task),
         greater_is_better=info.greater_is_better,
         level=level,
         floor=floor,

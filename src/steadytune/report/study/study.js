@@ -42,7 +42,7 @@
   const tables = [...document.querySelectorAll("table.trials")];
   const rows = tables.flatMap((table) => [...table.tBodies[0].rows]);
   if (rows.length < 2) return;
-  const states = [...new Set(rows.map((row) => row.className))];
+  const states = [...new Set(rows.map((row) => row.className))].sort();
   const form = document.createElement("form");
   form.className = "filter";
   const words = document.createElement("input");
@@ -66,6 +66,6 @@
     told.value = `${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} trials`;
   };
   form.addEventListener("input", filter);
-  document.getElementById("trials-title").after(form);
+  document.querySelector("#trials h3").before(form);
   filter();
 })();

@@ -13,6 +13,7 @@ from steadytune.study.results import ENDED, StudyResults, TaskInfo, TrialResult
 
 MOST_FAILURES = 100  # different tracebacks that are shown whole; rows tell what happened in any case
 LONGEST_REMARK = 160
+LEARNED_NOTHING = "not better than without learning"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Row:
     seed: str
     phase: str
     status: str
+    look: str  # the status, or `degenerate` for a finished run that learned nothing
     remark: str
     validation: str
     test: str
@@ -94,19 +96,21 @@ def counted(trials: Sequence[TrialResult]) -> str:
 
 
 def _of_task(results: StudyResults, name: str, trials: Sequence[TrialResult], numbers: Mapping[str, int]) -> TaskTrials:
-    scale = make_scale(trials)
+    scale = make_scale(trials, results.tasks[name].baseline.validation)
     rows = [_row(results, trial, scale, numbers.get(trial.error)) for trial in trials]
     return TaskTrials(results.tasks[name], counted(trials), scale, rows)
 
 
 def _row(results: StudyResults, trial: TrialResult, scale: Scale | None, failure: int | None) -> Row:
     score = trial.best if results.weights == "best" else trial.last
+    nothing = learned_nothing(results, trial)
     return Row(
         variant=trial.variant,
         seed=trial.seed,
         phase="tuning" if trial.phase == "choose" else "reported",
         status=trial.status,
-        remark=cut(what_happened(trial.error) or " ".join(trial.notes)),
+        look="degenerate" if nothing else trial.status,
+        remark=cut(what_happened(trial.error) or " ".join(trial.notes)) or (LEARNED_NOTHING if nothing else ""),
         validation=words.number(score.validation if score else None),
         test=words.number(score.test if score else None),
         step="–" if score is None else str(score.step),
@@ -115,6 +119,14 @@ def _row(results: StudyResults, trial: TrialResult, scale: Scale | None, failure
         curve=make_curve(trial, scale) if scale else None,
         failure=failure if failure is not None and failure <= MOST_FAILURES else None,
     )
+
+
+def learned_nothing(results: StudyResults, trial: TrialResult) -> bool:
+    """Finished, and not above the score without learning (V3)."""
+    score, level = results.score(trial), results.level(trial.task)
+    if score is None or level is None:
+        return False
+    return score <= level if results.tasks[trial.task].greater_is_better else score >= level
 
 
 def cut(text: str) -> str:

@@ -1,0 +1,238 @@
+"""The ledger of a study: one SQLite file that knows every trial, who runs it, and what came out.
+
+    pending --claim--> running --finish--> finished | diverged
+       ^                  |------fail----> failed
+       |---release--------|
+       |---died, expired--|  (the third time: failed)
+
+Any number of processes may have it open. Claim, beat, finish, fail and release are one atomic statement each. A claim
+carries a random token and a lease; whoever's lease ran out and was given to another has a stale token, and what it
+says later is refused. What has ended is never changed, which the file itself enforces (`ledger_schema.RULES`).
+
+A ledger object belongs to one thread of one process: open another one elsewhere, and after a fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steadytune import __version__
+from steadytune.errors import SteadytuneError
+from steadytune.study import ledger_values as values
+from steadytune.study.ledger_file import LedgerError, connect, create_file, explained, patiently
+from steadytune.study.ledger_rows import Claim, TrialRow, read_outcomes, read_rows
+from steadytune.study.outcome import Outcome
+
+if TYPE_CHECKING:
+    from steadytune.study.results import Status
+
+DEATHS_ALLOWED = 3  # a trial that ended so many workers is not tried again
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")  # also the name of a folder
+_JUMP = 1.0  # seconds by which a clock may be off before we say that it jumped
+
+
+class Ledger:
+    """See the module. `clock` tells the time of day, `steady` the time that a sleeping machine does not count."""
+
+    def __init__(
+        self,
+        path: Path,
+        db: sqlite3.Connection,
+        readonly: bool,
+        clock: Callable[[], float],
+        steady: Callable[[], float],
+    ) -> None:
+        self.path, self.readonly = path, readonly
+        self._db, self._clock, self._steady = db, clock, steady
+        self._drift, self._trust_after = clock() - steady(), steady()
+        self._place = None if readonly else self._where()
+        self._allowed = int(self.meta.get("deaths_allowed", DEATHS_ALLOWED))
+
+    # -- the file ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: str | Path, meta: Mapping[str, Any], *, deaths_allowed: int = DEATHS_ALLOWED) -> Ledger:
+        """A new ledger. `meta` is what the study is, as plain data; refuses to touch a file that is there."""
+        if not _create(Path(path), meta, deaths_allowed):
+            raise LedgerError(f"There is already something at {path}; it was left as it is.")
+        return cls.open(path)
+
+    @classmethod
+    def ensure(cls, path: str | Path, meta: Mapping[str, Any], *, deaths_allowed: int = DEATHS_ALLOWED) -> Ledger:
+        """The ledger that is there, or a new one: of many that ask at once, one makes it and all get the same."""
+        _create(Path(path), meta, deaths_allowed)
+        return cls.open(path)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        readonly: bool = False,
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> Ledger:
+        """An existing ledger; an older schema is upgraded first, after a copy. A reader changes nothing."""
+        db = connect(Path(path), readonly)
+        try:
+            return cls(Path(path), db, readonly, clock, steady)
+        except BaseException:
+            db.close()
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Reads the whole file; an error where SQLite finds anything wrong with it."""
+        found = [str(row[0]) for row in self._file.read("PRAGMA integrity_check")]
+        if found != ["ok"]:
+            raise LedgerError(f"The ledger {self.path} is damaged: {'; '.join(found[:3])}.")
+
+    # -- what the study is ------------------------------------------------------------------------------------------
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return {str(name): json.loads(text) for name, text in self._file.read("SELECT name, value FROM meta")}
+
+    def set_meta(self, name: str, value: Any) -> None:
+        with self._file.durably():
+            self._file.write("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, json.dumps(value)))
+
+    def plan(self, rows: Iterable[tuple[str, str, int]]) -> int:
+        """Add (key, spec as JSON, rank); a key that is there stays as it is. Returns how many were new."""
+        rows = list(rows)
+        for key, spec, _ in rows:
+            if not _KEY.fullmatch(key):
+                raise SteadytuneError(f"{key!r:.200} cannot be the key of a trial: use letters, digits, - and _.")
+            if not isinstance(spec, str):
+                raise SteadytuneError(f"The spec of trial {key} must be JSON text.")
+        with self._file.durably():
+            before = self._db.total_changes
+            self._file.write("BEGIN IMMEDIATE")
+            try:
+                self._db.executemany("INSERT OR IGNORE INTO trials (key, spec, rank) VALUES (?, ?, ?)", rows)
+                self._db.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+            return self._db.total_changes - before
+
+    def retry_failed(self, keys: Iterable[str] | None = None) -> list[str]:
+        """Plan failed trials again, with a clean record: those of `keys`, or all. Returns which."""
+        again = "UPDATE trials SET status = 'pending', deaths = 0, error = NULL, ended = NULL, seconds = NULL"
+        chosen = None if keys is None else json.dumps(list(keys))
+        which = "WHERE status = 'failed' AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys)))"
+        with self._file.durably():
+            return [row[0] for row in self._file.write(f"{again} {which} RETURNING key", {"keys": chosen})]
+
+    # -- what workers say -------------------------------------------------------------------------------------------
+
+    def claim(self, worker: str, lease: float, machine: str = "") -> Claim | None:
+        """The next trial, for `lease` seconds; None where none is free. `worker` is a name that no other one has."""
+        self.expire(lease)
+        token = secrets.token_hex(16)
+        who = {"worker": worker, "machine": machine or None, "token": token, "lease": lease, "now": self._clock()}
+        for key, spec, attempts in self._file.write(CLAIM, who):
+            return Claim(key, spec, token, attempts)
+        return None
+
+    def beat(self, claim: Claim, lease: float, progress: Mapping[str, Any] | None = None) -> bool:
+        """Still at it: the lease begins anew. False where the trial is not this claim's any more."""
+        said = None if progress is None else values.to_json(progress)
+        return self._say(BEAT, claim, lease=lease, progress=said)
+
+    def finish(self, claim: Claim, outcome: Outcome) -> bool:
+        """Record what came out. False where the trial is not this claim's any more: then nothing is recorded."""
+        result = outcome.result
+        scores = {f"{a}_{b}": values.score(result, a, b) for a in ("best", "last") for b in ("validation", "test")}
+        seconds = values.finite(result.get("seconds"))
+        packed = {"result": values.pack(result), "arrays": values.pack_arrays(outcome.arrays)}
+        with self._file.durably():
+            return self._say(FINISH, claim, status=outcome.status, seconds=seconds, **scores, **packed)
+
+    def fail(self, claim: Claim, error: str) -> bool:
+        """The trial raised an error and would raise it again. False as in `finish`."""
+        with self._file.durably():
+            return self._say(FAIL, claim, error=error)
+
+    def release(self, claim: Claim) -> bool:
+        """Give the trial back, as one that was asked to stop: it does not count against it."""
+        return self._say(RELEASE, claim)
+
+    # -- what is said about workers ---------------------------------------------------------------------------------
+
+    def died(self, worker: str, reason: str, counted: bool = True) -> list[str]:
+        """A worker has ended. Its trial, if it had one, is free again; the third time it has failed. Returns which."""
+        if not counted:
+            return [row[0] for row in self._file.write(GIVE_BACK, {"worker": worker})]
+        about = {"worker": worker, "reason": reason, "allowed": self._allowed, "now": self._clock()}
+        with self._file.durably():
+            return [row[0] for row in self._file.write(DIED.format(which="worker = :worker"), about)]
+
+    def expire(self, lease: float) -> list[str]:
+        """Trials whose worker let its lease run out are free again, as after `died`. Every claim does this first.
+
+        When the machine slept, or its clock was set, all leases seem to have run out at once. Then workers get the
+        time of a lease to say that they are alive.
+        """
+        drift = self._clock() - self._steady()
+        if abs(drift - self._drift) > _JUMP:
+            self._drift, self._trust_after = drift, self._steady() + lease
+        if self._steady() < self._trust_after:
+            return []
+        over, now = "lease_until < :now", {"now": self._clock()}
+        if not self._file.read(f"SELECT 1 FROM trials WHERE status = 'running' AND {over} LIMIT 1", now):
+            return []  # the usual case, without waiting for the right to write
+        reason = "it gave no sign of life until its lease ran out: it was killed, or its machine was."
+        with self._file.durably():
+            about = {"reason": reason, "allowed": self._allowed, **now}
+            return [row[0] for row in self._file.write(DIED.format(which=over), about)]
+
+    # -- what readers ask -------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[Status, int]:
+        found = dict(self._file.read("SELECT status, count(*) FROM trials GROUP BY status"))
+        return {status: found.get(status, 0) for status in ("pending", "running", "finished", "diverged", "failed")}
+
+    def attempts(self) -> int:
+        """All claims so far: grows whenever a worker does anything."""
+        return int(self._file.read("SELECT coalesce(sum(attempts), 0) FROM trials")[0][0])
+
+    def rows(self, status: Status | None = None, keys: Iterable[str] | None = None) -> list[TrialRow]:
+        """The trials in the order of their rank, without what came out; all, or those of a status, or of `keys`."""
+        return read_rows(self.path, self._file.read, status, keys)
+
+    def outcomes(self, arrays: bool = False) -> Iterator[tuple[str, Outcome]]:
+        """(key, what came out) of all that finished or diverged; without the arrays unless asked for."""
+        return read_outcomes(self.path, self._file.read, None, arrays)
+
+    def outcome(self, key: str) -> Outcome | None:
+        """What came out of one trial, with its arrays."""
+        return next((found for _, found in read_outcomes(self.path, self._file.read, key, True)), None)
+
+    def _say(self, sql: str, claim: Claim, **said: Any) -> bool:
+        about = {"key": claim.key, "token": claim.token, "now": self._clock(), **said}
+        return bool(self._file.write(sql, about))
+
+
+def _create(path: Path, meta: Mapping[str, Any], deaths_allowed: int) -> bool:
+    whole = {**meta, "deaths_allowed": deaths_allowed, "created": time.time(), "steadytune": __version__}
+    rows = [(name, json.dumps(value)) for name, value in whole.items()]
+    return create_file(path, lambda db: db.executemany("INSERT INTO meta VALUES (?, ?)", rows))

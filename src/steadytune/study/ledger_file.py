@@ -1,0 +1,179 @@
+"""The file under a ledger: made whole or not at all, opened only if it is ours, never overwritten if it is not.
+
+The database is in WAL mode, so it needs a local disk: SQLite's shared memory does not work over a network.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+from steadytune.study import ledger_schema
+from steadytune.study.ledger_connection import CANTOPEN, PATIENCE, PERM, READONLY, LedgerError, explained, patiently
+
+_MAGIC = b"SQLite format 3\0"
+def create_file(path: Path, fill_: Callable[[sqlite3.Connection], None]) -> bool:
+    """Make the database under a hidden name and give it its name once it is whole; False where one is there."""
+    hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    if path.is_symlink() or path.exists():
+        return False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with explained(path, "made"), closing(sqlite3.connect(hidden, isolation_level=None)) as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            ledger_schema.build_(db)
+            fill_(db)
+        return _give_name(hidden, path)
+    except OSError as error:
+        raise LedgerError(f"The ledger {path} could not be made: {error}. Choose a folder you can write to.") from error
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(OSError):
+                Path(f"{hidden}{suffix}").unlink(missing_ok=True)
+
+
+def _give_name(hidden: Path, path: Path) -> bool:
+    """A hard link fails where the name is taken, so of many that plan at once one file wins."""
+    try:
+        os.link(hidden, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        if path.exists():
+            return False
+        os.rename(hidden, path)
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(path.parent, os.O_DIRECTORY)
+        try:
+            os.fsync(folder)  # the name is on the disk, too
+        finally:
+            os.close(folder)
+    return True
+
+
+def connect(path: Path, readonly: bool) -> sqlite3.Connection:
+    """A connection to an existing ledger of the newest schema; an older one is upgraded (a reader: in memory)."""
+    _refuse_other_files(path)
+    if readonly:
+        return _newest_for_reading(path, _connect_for_reading(path))
+    for place in (path, path.parent):
+        if not os.access(place, os.W_OK):
+            raise LedgerError(f"The ledger {path} cannot be written: {place} is read-only. Reading it still works.")
+    with explained(path, "opened"):
+        db = _connect(path, "rw")
+        try:
+            patiently(lambda: db.execute("PRAGMA journal_mode = WAL").fetchall())
+            _refuse_newer(path, db)
+            if ledger_schema.version(db) < ledger_schema.VERSION:
+                _upgrade_(path, db)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Before SQLite sees it: opening a database can change it (a journal that was left behind is played back)."""
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(100)
+    except FileNotFoundError:
+        raise LedgerError(f"There is no ledger {path}. `steadytune study run` makes one.") from None
+    except OSError as error:  # a directory, or no permission
+        raise LedgerError(f"The ledger {path} cannot be read: {error.strerror}.") from error
+    keep = "It was left as it is: move it away, or choose another folder."
+    if not header:
+        raise LedgerError(f"{path} is empty and not a ledger. {keep}")
+    if not header.startswith(_MAGIC[: len(header)]):
+        raise LedgerError(f"{path} is not a ledger: it is not an SQLite database. {keep}")
+    if len(header) < 100:
+        raise LedgerError(f"{path} is damaged: only {len(header)} bytes of it are left. {keep}")
+    if int.from_bytes(header[68:72], "big") != ledger_schema.APPLICATION_ID:
+        raise LedgerError(f"{path} is not a ledger: it is the SQLite database of another application. {keep}")
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    where = f"{path.absolute().as_uri()}?{'immutable=1' if mode == 'immutable' else f'mode={mode}'}"
+    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=PATIENCE)
+    try:
+        db.execute("PRAGMA trusted_schema = OFF")  # no function is called because a file says so
+        # A claim or a beat may be lost when the power fails, with the worker that made it. What must not be lost is
+        # written with FULL (see Ledger): results, failures, plans.
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the first look at the file
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _connect_for_reading(path: Path) -> sqlite3.Connection:
+    """Reading in WAL mode wants to write beside the file. Where it cannot, and no WAL is left, nobody writes either."""
+    try:
+        return patiently(lambda: _connect(path, "ro"))
+    except sqlite3.OperationalError as error:
+        wal = Path(f"{path}-wal")
+        with explained(path, "read"):
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (PERM, READONLY, CANTOPEN):
+                raise
+            if wal.exists() and wal.stat().st_size:
+                raise
+            return _connect(path, "immutable")
+    except sqlite3.DatabaseError:
+        with explained(path, "read"):
+            raise
+
+
+def _newest_for_reading(path: Path, db: sqlite3.Connection) -> sqlite3.Connection:
+    with explained(path, "read"):
+        try:
+            _refuse_newer(path, db)
+            if ledger_schema.version(db) == ledger_schema.VERSION:
+                return db
+            copy = sqlite3.connect(":memory:", isolation_level=None)
+            db.backup(copy)
+        except BaseException:
+            db.close()
+            raise
+        db.close()
+        ledger_schema.upgrade_(copy)
+        return copy
+
+
+def _refuse_newer(path: Path, db: sqlite3.Connection) -> None:
+    found = ledger_schema.version(db)
+    if found > ledger_schema.VERSION:
+        raise LedgerError(
+            f"The ledger {path} was written by a newer steadytune (schema {found}; this one knows up to "
+            f"{ledger_schema.VERSION}). Upgrade steadytune; the file was left as it is."
+        )
+
+
+def _upgrade_(path: Path, db: sqlite3.Connection) -> None:
+    """After a copy, in one transaction: whatever happens, there is the old file or the new one."""
+    patiently(lambda: db.execute("BEGIN IMMEDIATE"))
+    try:
+        old = ledger_schema.version(db)
+        if old < ledger_schema.VERSION:  # and nobody else was faster
+            _copy(path, Path(f"{path}.schema-{old}.backup"))
+            ledger_schema.upgrade_(db)
+        db.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            db.execute("ROLLBACK")
+        raise
+
+
+def _copy(path: Path, backup: Path) -> None:
+    hidden = backup.with_name(f".{backup.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with closing(_connect(path, "ro")) as source, closing(sqlite3.connect(hidden)) as target:
+            source.backup(target)
+        os.replace(hidden, backup)
+    finally:
+        hidden.unlink(missing_ok=True)

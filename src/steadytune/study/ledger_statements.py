@@ -1,0 +1,46 @@
+"""What happens to a trial, one SQL statement each: so each is atomic, whoever is killed when.
+
+Every statement about a claim asks for its token; where another one is running, it changes no row and returns none.
+"""
+
+CLAIM = """
+UPDATE trials SET status = 'running', attempts = attempts + 1, worker = :worker, machine = :machine, token = :token,
+    lease_until = :now + :lease, started = :now, progress = NULL
+WHERE key = (SELECT key FROM trials WHERE status = 'pending' ORDER BY rank, key LIMIT 1)
+RETURNING key, spec, attempts"""
+
+BEAT = """
+UPDATE trials SET lease_until = :now + :lease, progress = coalesce(:progress, progress)
+WHERE key = :key AND token = :token RETURNING 1"""
+
+FINISH = """
+UPDATE trials SET status = :status, result = :result, arrays = :arrays, seconds = coalesce(:seconds, :now - started),
+    best_validation = :best_validation, best_test = :best_test, last_validation = :last_validation,
+    last_test = :last_test, ended = :now, token = NULL, lease_until = NULL, progress = NULL, error = NULL
+WHERE key = :key AND token = :token RETURNING 1"""
+
+FAIL = """
+UPDATE trials SET status = 'failed', error = coalesce(error || char(10), '') || :error, seconds = :now - started,
+    ended = :now, token = NULL, lease_until = NULL
+WHERE key = :key AND token = :token RETURNING 1"""
+
+RELEASE = """
+UPDATE trials SET status = 'pending', token = NULL, lease_until = NULL
+WHERE key = :key AND token = :token RETURNING 1"""
+
+# One more worker has ended in the middle of a trial. What is known about each time is added to the one before.
+DIED = """
+UPDATE trials SET deaths = deaths + 1, token = NULL, lease_until = NULL,
+    status = CASE WHEN deaths + 1 >= :allowed THEN 'failed' ELSE 'pending' END,
+    ended = CASE WHEN deaths + 1 >= :allowed THEN :now END,
+    seconds = CASE WHEN deaths + 1 >= :allowed THEN :now - started END,
+    error = coalesce(error || char(10), '') || 'Attempt ' || attempts || ', worker ' || worker
+        || coalesce(' on ' || machine, '') || ': ' || :reason
+        || coalesce(char(10) || 'It had last said: ' || progress, '')
+        || CASE WHEN deaths + 1 < :allowed THEN ''
+           ELSE char(10) || 'This trial ended its worker ' || (deaths + 1) || ' times, so it is not tried again.' END
+WHERE status = 'running' AND {which} RETURNING key"""
+
+GIVE_BACK = """
+UPDATE trials SET status = 'pending', token = NULL, lease_until = NULL
+WHERE status = 'running' AND worker = :worker RETURNING key"""
