@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint types unit bench clean
+.PHONY: demo test lint types unit browser bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/steadytune demo
@@ -19,8 +19,17 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 # One thread per process: two test processes share two cores.
-unit: $(VENV)/.test
+unit: $(VENV)/.test browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Reports are opened in a real browser: Debian's chromium, where it is there or may be installed. Elsewhere those tests
+# are skipped and say why.
+APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq -o DPkg::Lock::Timeout=60 -o Acquire::http::Timeout=20
+CHROMIUM := $(APT) install -y --no-install-recommends chromium fonts-dejavu-core
+browser:
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+	  { $(CHROMIUM) || { $(APT) update && $(CHROMIUM); }; } > /dev/null 2>&1; } || \
+	  echo "There is no chromium and it could not be installed: the browser tests will be skipped."
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/mixout.py --json

@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from steadytune import __version__
+from steadytune.cli_study import study
 from steadytune.errors import SteadytuneError
 
 app = typer.Typer(
@@ -28,6 +29,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(study, name="study")
 
 # What commands share, and the panels that group the many options of `fit` in its help.
 DATA, RECIPE, OUTPUT = "Data", "Recipe", "Output"

@@ -77,6 +77,11 @@ def load_yaml(file: str | Path) -> Document:
         raise SteadytuneError(f"{file}, line {line}: not UTF-8. Save the file as UTF-8.") from error
     if len(raw) > _LARGEST:
         raise SteadytuneError(f"{file} has {len(raw)} bytes; a settings file has at most {_LARGEST}.")
+    return parse_yaml(text, str(file))
+
+
+def parse_yaml(text: str, file: str) -> Document:
+    """The plain data of YAML text; errors call it `file`."""
     lines: dict[Keys, int] = {}
     try:
         node = _Loader(text).get_single_node()
@@ -89,7 +94,7 @@ def load_yaml(file: str | Path) -> Document:
         raise SteadytuneError(f"{file} is not YAML: {error}.") from error
     if data is None:
         raise SteadytuneError(f"{file} is empty.")
-    return Document(str(file), data, lines)
+    return Document(file, data, lines)
 
 
 def load_recipe(file: str | Path) -> Recipe:

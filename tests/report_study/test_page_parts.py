@@ -141,7 +141,7 @@ def test_every_trial_has_a_row():
     for part in section.tasks:
         ended = [row for row in part.rows if row.status == "finished"]
         assert all(row.curve and row.seconds != "–" for row in ended)
-        assert all(row.failure == 1 for row in part.rows if row.status == "failed")
+        assert all(row.failure == 1 for row in part.rows if row.status == "crashed")
     assert make_trials(synthetic(variants=3, tuned=True)).tuned
 
 

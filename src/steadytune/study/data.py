@@ -188,8 +188,11 @@ class StudyTask:
         return cls(build(KINDS[words[0]], rest, f"A {words[0]} task"), dict(recipe), dict(limit))
 
     def to_data(self) -> dict[str, Any]:
-        kept = {name: value for name, value in asdict(self.source).items() if value is not None}
-        return kept | ({"recipe": self.recipe} if self.recipe else {}) | ({"limit": self.limit} if self.limit else {})
+        return (
+            asdict(self.source)
+            | ({"recipe": self.recipe} if self.recipe else {})
+            | ({"limit": self.limit} if self.limit else {})
+        )
 
     def load(self, base: Path) -> Data:
         """The rows. `base` is the folder that paths are relative to."""

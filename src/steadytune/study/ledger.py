@@ -15,21 +15,20 @@ A ledger object belongs to one thread of one process: open another one elsewhere
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
-import sqlite3
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steadytune import __version__
 from steadytune.errors import SteadytuneError
 from steadytune.study import ledger_values as values
-from steadytune.study.ledger_file import LedgerError, connect, create_file, explained, patiently
+from steadytune.study.ledger_connection import Connection, LedgerError
+from steadytune.study.ledger_file import connect, create_file
 from steadytune.study.ledger_rows import Claim, TrialRow, read_outcomes, read_rows
+from steadytune.study.ledger_statements import BEAT, CLAIM, DIED, FAIL, FINISH, GIVE_BACK, RELEASE, RETRY
 from steadytune.study.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -43,18 +42,10 @@ _JUMP = 1.0  # seconds by which a clock may be off before we say that it jumped
 class Ledger:
     """See the module. `clock` tells the time of day, `steady` the time that a sleeping machine does not count."""
 
-    def __init__(
-        self,
-        path: Path,
-        db: sqlite3.Connection,
-        readonly: bool,
-        clock: Callable[[], float],
-        steady: Callable[[], float],
-    ) -> None:
-        self.path, self.readonly = path, readonly
-        self._db, self._clock, self._steady = db, clock, steady
+    def __init__(self, file: Connection, clock: Callable[[], float], steady: Callable[[], float]) -> None:
+        self.path, self._file = file.path, file
+        self._clock, self._steady = clock, steady
         self._drift, self._trust_after = clock() - steady(), steady()
-        self._place = None if readonly else self._where()
         self._allowed = int(self.meta.get("deaths_allowed", DEATHS_ALLOWED))
 
     # -- the file ---------------------------------------------------------------------------------------------------
@@ -82,15 +73,15 @@ class Ledger:
         steady: Callable[[], float] = time.monotonic,
     ) -> Ledger:
         """An existing ledger; an older schema is upgraded first, after a copy. A reader changes nothing."""
-        db = connect(Path(path), readonly)
+        file = connect(Path(path), readonly)
         try:
-            return cls(Path(path), db, readonly, clock, steady)
+            return cls(file, clock, steady)
         except BaseException:
-            db.close()
+            file.close()
             raise
 
     def close(self) -> None:
-        self._db.close()
+        self._file.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -123,31 +114,20 @@ class Ledger:
             if not isinstance(spec, str):
                 raise SteadytuneError(f"The spec of trial {key} must be JSON text.")
         with self._file.durably():
-            before = self._db.total_changes
-            self._file.write("BEGIN IMMEDIATE")
-            try:
-                self._db.executemany("INSERT OR IGNORE INTO trials (key, spec, rank) VALUES (?, ?, ?)", rows)
-                self._db.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
-            return self._db.total_changes - before
+            return self._file.write_many("INSERT OR IGNORE INTO trials (key, spec, rank) VALUES (?, ?, ?)", rows)
 
     def retry_failed(self, keys: Iterable[str] | None = None) -> list[str]:
         """Plan failed trials again, with a clean record: those of `keys`, or all. Returns which."""
-        again = "UPDATE trials SET status = 'pending', deaths = 0, error = NULL, ended = NULL, seconds = NULL"
         chosen = None if keys is None else json.dumps(list(keys))
-        which = "WHERE status = 'failed' AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys)))"
         with self._file.durably():
-            return [row[0] for row in self._file.write(f"{again} {which} RETURNING key", {"keys": chosen})]
+            return [row[0] for row in self._file.write(RETRY, {"keys": chosen})]
 
     # -- what workers say -------------------------------------------------------------------------------------------
 
     def claim(self, worker: str, lease: float, machine: str = "") -> Claim | None:
         """The next trial, for `lease` seconds; None where none is free. `worker` is a name that no other one has."""
         self.expire(lease)
-        token = secrets.token_hex(16)
+        token = os.urandom(16).hex()
         who = {"worker": worker, "machine": machine or None, "token": token, "lease": lease, "now": self._clock()}
         for key, spec, attempts in self._file.write(CLAIM, who):
             return Claim(key, spec, token, attempts)
@@ -217,7 +197,7 @@ class Ledger:
 
     def rows(self, status: Status | None = None, keys: Iterable[str] | None = None) -> list[TrialRow]:
         """The trials in the order of their rank, without what came out; all, or those of a status, or of `keys`."""
-        return read_rows(self.path, self._file.read, status, keys)
+        return read_rows(self._file.read, status, keys)
 
     def outcomes(self, arrays: bool = False) -> Iterator[tuple[str, Outcome]]:
         """(key, what came out) of all that finished or diverged; without the arrays unless asked for."""
@@ -235,4 +215,4 @@ class Ledger:
 def _create(path: Path, meta: Mapping[str, Any], deaths_allowed: int) -> bool:
     whole = {**meta, "deaths_allowed": deaths_allowed, "created": time.time(), "steadytune": __version__}
     rows = [(name, json.dumps(value)) for name, value in whole.items()]
-    return create_file(path, lambda db: db.executemany("INSERT INTO meta VALUES (?, ?)", rows))
+    return create_file(path, "INSERT INTO meta VALUES (?, ?)", rows)

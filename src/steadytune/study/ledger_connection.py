@@ -32,6 +32,9 @@ class Connection:
         self.path, self.db, self.readonly = path, db, readonly
         self._place = None if readonly else self._where()
 
+    def close(self) -> None:
+        self.db.close()
+
     def read(self, sql: str, parameters: Any = ()) -> list[Any]:
         with explained(self.path, "read"):
             return patiently(lambda: self.db.execute(sql, parameters).fetchall())
@@ -135,5 +138,3 @@ def _advice(path: Path, code: int) -> str:
     if code in (BUSY, LOCKED):
         return f"Another process has held it for {PATIENCE:.0f} seconds: end that one, then run the same command again."
     return "Nothing was recorded."
-
-

@@ -6,28 +6,29 @@ The database is in WAL mode, so it needs a local disk: SQLite's shared memory do
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 from steadytune.study import ledger_schema
-from steadytune.study.ledger_connection import CANTOPEN, PATIENCE, PERM, READONLY, LedgerError, explained, patiently
+from steadytune.study.ledger_connection import CANTOPEN, PERM, READONLY, Connection, LedgerError, explained, patiently
 
+_WAIT = 5.0  # seconds that SQLite itself waits for others; `patiently` goes on from there
 _MAGIC = b"SQLite format 3\0"
-def create_file(path: Path, fill_: Callable[[sqlite3.Connection], None]) -> bool:
+
+
+def create_file(path: Path, sql: str, rows: list[Any]) -> bool:
     """Make the database under a hidden name and give it its name once it is whole; False where one is there."""
-    hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    hidden = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     if path.is_symlink() or path.exists():
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with explained(path, "made"), closing(sqlite3.connect(hidden, isolation_level=None)) as db:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
             ledger_schema.build_(db)
-            fill_(db)
+            db.executemany(sql, rows)
+            db.execute("PRAGMA journal_mode = WAL").fetchall()  # last: what was written before is in the file itself
         return _give_name(hidden, path)
     except OSError as error:
         raise LedgerError(f"The ledger {path} could not be made: {error}. Choose a folder you can write to.") from error
@@ -56,16 +57,16 @@ def _give_name(hidden: Path, path: Path) -> bool:
     return True
 
 
-def connect(path: Path, readonly: bool) -> sqlite3.Connection:
+def connect(path: Path, readonly: bool) -> Connection:
     """A connection to an existing ledger of the newest schema; an older one is upgraded (a reader: in memory)."""
     _refuse_other_files(path)
     if readonly:
-        return _newest_for_reading(path, _connect_for_reading(path))
+        return Connection(path, _newest_for_reading(path, _connect_for_reading(path)), readonly)
     for place in (path, path.parent):
         if not os.access(place, os.W_OK):
             raise LedgerError(f"The ledger {path} cannot be written: {place} is read-only. Reading it still works.")
     with explained(path, "opened"):
-        db = _connect(path, "rw")
+        db = patiently(lambda: _connect(path, "rw"))
         try:
             patiently(lambda: db.execute("PRAGMA journal_mode = WAL").fetchall())
             _refuse_newer(path, db)
@@ -74,7 +75,7 @@ def connect(path: Path, readonly: bool) -> sqlite3.Connection:
         except BaseException:
             db.close()
             raise
-    return db
+    return Connection(path, db, readonly)
 
 
 def _refuse_other_files(path: Path) -> None:
@@ -99,7 +100,7 @@ def _refuse_other_files(path: Path) -> None:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     where = f"{path.absolute().as_uri()}?{'immutable=1' if mode == 'immutable' else f'mode={mode}'}"
-    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=PATIENCE)
+    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=_WAIT)
     try:
         db.execute("PRAGMA trusted_schema = OFF")  # no function is called because a file says so
         # A claim or a beat may be lost when the power fails, with the worker that made it. What must not be lost is
@@ -170,7 +171,7 @@ def _upgrade_(path: Path, db: sqlite3.Connection) -> None:
 
 
 def _copy(path: Path, backup: Path) -> None:
-    hidden = backup.with_name(f".{backup.name}.{secrets.token_hex(4)}.tmp")
+    hidden = backup.with_name(f".{backup.name}.{os.urandom(4).hex()}.tmp")
     try:
         with closing(_connect(path, "ro")) as source, closing(sqlite3.connect(hidden)) as target:
             source.backup(target)

@@ -86,7 +86,7 @@ def read_outcomes(path: Path, read: Read, key: str | None, arrays: bool) -> Iter
     """In the order in which they were planned."""
     which = "rowid > :after" if key is None else "rowid > :after AND key = :key"
     sql = f"""SELECT rowid, key, status, result, {"arrays" if arrays else "NULL"} FROM trials
-        WHERE status IN ('finished', 'diverged') AND {which} ORDER BY rowid LIMIT {_AT_ONCE}"""
+        WHERE {which} AND result IS NOT NULL ORDER BY rowid LIMIT {_AT_ONCE}"""
     after = -1
     while rows := read(sql, {"after": after, "key": key}):
         after = rows[-1][0]

@@ -44,3 +44,7 @@ WHERE status = 'running' AND {which} RETURNING key"""
 GIVE_BACK = """
 UPDATE trials SET status = 'pending', token = NULL, lease_until = NULL
 WHERE status = 'running' AND worker = :worker RETURNING key"""
+
+RETRY = """
+UPDATE trials SET status = 'pending', deaths = 0, error = NULL, ended = NULL, seconds = NULL
+WHERE status = 'failed' AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys))) RETURNING key"""

@@ -34,7 +34,7 @@ class Trial:
 
     def spec(self, keep: bool = False) -> str:
         """What a worker is handed: the content, where in the study its data is described, and what to call it."""
-        names = json.dumps({"keep": keep, "phase": self.phase, "task": self.task, "variant": self.variant})
+        names = json.dumps({"keep_model": keep, "phase": self.phase, "task": self.task, "variant": self.variant})
         return f'{{"content":{self.content},{names[1:]}'
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from steadytune.study.worker import Outcome, Stopped
 
 from steadytune.engine.encode import Encoded, encode
 from steadytune.engine.result import RunResult
@@ -24,6 +23,7 @@ from steadytune.models import source
 from steadytune.recipe import Recipe
 from steadytune.rng import Streams
 from steadytune.study.data import StudyTask
+from steadytune.study.outcome import Outcome, Run, Stopped
 from steadytune.tasks.base import Data
 
 _SAVE_EVERY = 60.0  # seconds between checkpoints: what a killed worker costs at most
@@ -62,6 +62,15 @@ class Context:
         return self.encoded[key]
 
 
+def make_run(
+    meta: Mapping[str, Any], folder: Path, device: str | None = None, data: Mapping[str, Data] | None = None
+) -> Run:
+    """What a worker calls for each trial of the study whose ledger has this `meta` and lies in `folder`."""
+    tasks = {name: StudyTask.from_data(spec) for name, spec in meta["sources"].items()}
+    context = Context(tasks, folder / meta["base"], device, folder / "models", data)
+    return lambda spec, place, progress, stop: run_trial(spec, place, progress, stop, context=context)
+
+
 def run_trial(
     spec: Mapping[str, Any],
     folder: Path,
@@ -83,7 +92,7 @@ def run_trial(
     result, model = train(recipe, encoded, streams, folder, context.device, heard, stop, save_every=_SAVE_EVERY)
     if result.status == "stopped":
         raise Stopped
-    if spec.get("keep") and model is not None and context.models is not None:
+    if spec.get("keep_model") and model is not None and context.models is not None:
         target = context.models / folder.name
         model.save_pretrained(target)  # type: ignore[operator]
         if encoded.encoder.tokenizer is not None:

@@ -2,7 +2,7 @@
 
 | question | answered by |
 |---|---|
-| is it better or worse than the baseline? (V22) | t-test: Student's, paired, where both ran the same seeds; else Welch's |
+| is it better or worse than the baseline? (V22) | Student's t-test, paired, if both ran the same seeds; else Welch's |
 | without assuming normal scores? | permutation test and probability of improvement, paired in the same way |
 | is it steadier? | Brown-Forsythe test on the spread |
 | does it fail less often? (M19) | Fisher's exact test on the runs that failed |

@@ -48,10 +48,10 @@ def metric_name(metric: str) -> str:
 
 
 def spread(mean: float | None, std: float | None) -> str:
-    """`0.712 ± 0.021`; without the second part for a single run."""
+    """`0.712 ± 0.021`, both with the digits of the mean; without the second part for a single run."""
     if mean is None or std is None:
         return number(mean)
-    return f"{number(mean)} ± {number(std)}"
+    return f"{number(mean)} ± {std:.{3 if abs(mean) < 10 else 2}f}"
 
 
 def signed(value: float | None) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from steadytune import __version__
 from steadytune.report import words
 from steadytune.report.study.made_section import make_made
+from steadytune.report.study.table_formats import Table
 from steadytune.report.study.trials_section import counted, make_trials
 from steadytune.study.results import StudyResults
 
@@ -37,15 +38,17 @@ class File:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table as it stands on the page. `numbers` says of each column whether it is aligned as numbers are."""
+    """A table as it stands on the page."""
 
     id: str
-    title: str
-    caption: str
-    columns: Sequence[str]
-    numbers: Sequence[bool]
-    rows: Sequence[Sequence[str]]
+    table: Table
     files: Sequence[File] = ()
+
+    @property
+    def names(self) -> int:
+        """How many columns from the left name the row rather than tell something about it."""
+        columns = self.table.columns
+        return next((number for number, column in enumerate(columns) if column.number), min(1, len(columns)))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@
 
   const sorted = (rows, column, descending) => {
     const keyed = rows.map((row) => {
-      const text = row.cells[column].textContent.trim();
-      return { row, text, value: number(text), missing: empty(text) };
+      const cell = row.cells[column];
+      const text = cell.textContent.trim();
+      return { row, text, value: cell.dataset.v ? Number(cell.dataset.v) : number(text), missing: empty(text) };
     });
     const numeric = keyed.every((each) => each.missing || !Number.isNaN(each.value));
     const order = numeric ? (a, b) => a.value - b.value : (a, b) => a.text.localeCompare(b.text, "en", { numeric: true });

@@ -58,7 +58,7 @@ class Table:
         """All digits, one value per column; names that a spreadsheet would run as formulas get an apostrophe."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(key for column in self.columns for key in (column.key, *column.also))
+        writer.writerow([_csv_value(key) for column in self.columns for key in (column.key, *column.also)])
         for row in self.rows:
             values = [
                 (item.value, *item.also)
@@ -113,13 +113,11 @@ def _markdown(text: str) -> str:
     return markdown_escape(clean(text) if text else text)
 
 
-_LATEX = {
-    **{character: "\\" + character for character in "&%$#_{}"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}"},
-    **{"±": r"$\pm$", "–": "--", "−": "$-$", "×": r"$\times$", "†": r"$^\dagger$", "‡": r"$^\ddagger$"},
-    **{"…": r"\dots{}", "’": "'", "≤": r"$\leq$", "κ": r"$\kappa$", "·": r"$\cdot$"},
-}
+_LATEX = {character: "\\" + character for character in "&%$#_{}"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': r"\char34{}"}
+_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}"}
+_LATEX |= {"±": r"$\pm$", "–": "--", "−": "$-$", "×": r"$\times$", "†": r"$^\dagger$", "‡": r"$^\ddagger$"}
+_LATEX |= {"…": r"\dots{}"}
 _LATEX_SPECIAL = re.compile("[" + re.escape("".join(_LATEX)) + "]")
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from steadytune.report.study.comparisons import ALPHA, POWER, Comparison, Comparisons
-from steadytune.report.study.naming import count_of, p_value, short_names, signed, spread
+from steadytune.report.study.naming import count_of, listed, p_value, short_names, signed, spread
 from steadytune.report.study.runs import Runs
 from steadytune.report.study.table_formats import Column, Item, Plain, Table
 from steadytune.report.study.tables_beside import cost_table, instability_table, tuning_table, variance_table
@@ -27,37 +28,55 @@ def tables(compared: Comparisons) -> list[Table]:
 
 def main_table(tell: Telling) -> Table:
     """Every line on every task: mean ± std, median, best, failed, n, and the papers' marks (M21, V11, V22)."""
-    compared = tell.compared
-    shown = [runs for runs in compared.runs.values() if runs.planned]
-    tuned = any(runs.chosen is not None for runs in shown)
-    crashed = any(runs.crashed for runs in shown)
-    waiting = any(runs.ended < runs.planned for runs in shown)
-    columns = [Column("task", "task", False), Column("variant", "variant", False)]
-    columns += [Column("chosen", "chosen", False)] if tuned else []
-    columns += [Column("mean", "mean ± std", True, ("std",)), Column("low", "95% interval", True, ("high",))]
-    columns += [Column("median", "median"), Column("best", "best"), Column("failed", "failed"), Column("n", "n")]
-    columns += [Column("crashed", "crashed")] if crashed else []
-    columns += [Column("not_ended", "not ended")] if waiting else []
-    columns += [Column("marks", "marks", False)]
-    rows = []
-    for runs in shown:
-        marks = marks_of(compared, runs)
-        summary, interval = runs.summary, runs.interval
-        limits = (interval.low, interval.high) if interval is not None else (None, None)
-        row = [*names(tell, runs)]
-        row += [Item(csv_name(runs.chosen), tell.chosen(runs) if runs.chosen else "–")] if tuned else []
-        row += [
-            _score(runs, marks),
-            Item(limits[0], "–" if limits[0] is None else f"{number(limits[0])} to {number(limits[1])}", (limits[1],)),
-            Item(summary and summary.median, number(summary and summary.median)),
-            Item(runs.best, number(runs.best)),
-            Item(runs.failed if runs.n else None, count_of(runs.failed, runs.n) if runs.n else "–"),
-            Item(runs.n, str(runs.n)),
-        ]
-        row += [Item(runs.crashed, str(runs.crashed))] if crashed else []
-        row += [Item(runs.planned - runs.ended, str(runs.planned - runs.ended))] if waiting else []
-        rows.append((*row, Item(_mark_words(compared, runs), _mark_words(compared, runs))))
-    return Table("scores", "Scores", _main_caption(tell, crashed), tuple(columns), tuple(rows))
+    shown = [runs for runs in tell.compared.runs.values() if runs.planned]
+    optional = {
+        "chosen": any(runs.chosen is not None for runs in shown),
+        "crashed": any(runs.crashed for runs in shown),
+        "not_ended": any(runs.ended < runs.planned for runs in shown),
+    }
+    columns = (
+        *(Column("task", "task", False, ("metric", "split", "without_learning")), Column("variant", "variant", False)),
+        Column("chosen", "chosen", False),
+        *(Column("mean", "mean ± std", True, ("std",)), Column("low", "95% interval", True, ("high",))),
+        *(Column("median", "median", True, ("iqm", "q25", "q75")), Column("best", "best", True, ("worst",))),
+        *(Column("failed", "failed", True, ("diverged", "failed_low", "failed_high")), Column("n", "n")),
+        *(Column("crashed", "crashed"), Column("not_ended", "not ended"), Column("marks", "marks", False)),
+    )
+    kept = [place for place, column in enumerate(columns) if optional.get(column.key, True)]
+    rows = [_main_row(tell, runs) for runs in shown]
+    return Table(
+        name="scores",
+        title="Scores",
+        caption=_main_caption(tell, optional["crashed"], optional["chosen"]),
+        columns=tuple(columns[place] for place in kept),
+        rows=tuple(tuple(row[place] for place in kept) for row in rows),
+    )
+
+
+def _main_row(tell: Telling, runs: Runs) -> tuple[Item, ...]:
+    info = tell.results.tasks[runs.task]
+    task, line = names(tell, runs)
+    words = _mark_words(tell.compared, runs)
+    chosen = Item(csv_name(runs.chosen), tell.chosen(runs) if runs.chosen else "–")
+    ends = (Item(runs.crashed, str(runs.crashed)), Item(runs.planned - runs.ended, str(runs.planned - runs.ended)))
+    first = (replace(task, also=(info.metric, tell.compared.split(runs.task), runs.level)), line, chosen)
+    if runs.summary is None or runs.interval is None:
+        blank = [Item(None, "–")] * 5
+        return (*first, *blank, Item(runs.n, str(runs.n)), *ends, Item(words, words))
+    summary, (low, high) = runs.summary, (runs.interval.low, runs.interval.high)
+    share = runs.degenerate
+    return (
+        *(*first, _score(runs, marks_of(tell.compared, runs))),
+        Item(low, "–" if low is None else f"{number(low)} to {number(high)}", (high,)),
+        Item(summary.median, number(summary.median), (summary.iqm, *(value for _, value in summary.quantiles))),
+        Item(runs.best, number(runs.best), (runs.worst,)),
+        Item(
+            runs.failed,
+            count_of(runs.failed, runs.n),
+            (runs.diverged, *((share.low, share.high) if share is not None else (None, None))),
+        ),
+        *(Item(runs.n, str(runs.n)), *ends, Item(words, words)),
+    )
 
 
 def overview_table(tell: Telling) -> Table:
@@ -65,10 +84,9 @@ def overview_table(tell: Telling) -> Table:
     compared = tell.compared
     tasks = [task for task in compared.tasks if any(compared.runs[task, name].n for name in compared.names)]
     columns = [Column("variant", "variant", False)]
-    for place, task in enumerate(tasks):
-        columns.append(
-            Column(f"task_{place + 1}", f"{tell.task[task]} ({tell.metric(task)})", True, (f"std_{place + 1}",))
-        )
+    for task in tasks:
+        title = f"{tell.task[task]} ({tell.metric(task)})"
+        columns.append(Column(f"{tell.task[task]} mean", title, True, (f"{tell.task[task]} std",)))
     rows = []
     for name in compared.names:
         cells = [compared.runs[task, name] for task in tasks]
@@ -193,15 +211,20 @@ def _t_tests(compared: Comparisons) -> str:
     return "Student's t-test, paired, where both ran the same seeds, else Welch's, unpaired"
 
 
-def _main_caption(tell: Telling, crashed: bool) -> str:
-    left_out = " Crashed trials have no score and are left out." if crashed else ""
-    tuned = any(runs.chosen is not None for runs in tell.compared.runs.values())
-    chosen = " Chosen: by mean validation score over the tuning runs, which are not reported." if tuned else ""
-    return (
-        f"{_what_is_scored(tell)} Failed: not above the score without learning, or diverged; a diverged run counts "
-        f"at that score.{left_out}{chosen} Interval: of the mean, expanded BCa bootstrap, {tell.compared.draws:,} draws. "
-        f"{_mark_legend(tell)}"
-    )
+def _main_caption(tell: Telling, crashed: bool, chosen: bool) -> str:
+    compared = tell.compared
+    levels = [(tell.task[task], tell.results.level(task)) for task in compared.tasks]
+    known = [f"{number(level)} on {task}" for task, level in levels if level is not None]
+    parts = [
+        _what_is_scored(tell),
+        "Failed: not above the score without learning, or diverged; a diverged run counts at that score.",
+        f"Without learning: {listed(known)}." if known else "",
+        "Crashed trials have no score and are left out." if crashed else "",
+        "Chosen: by mean validation score over the tuning runs, which are not reported." if chosen else "",
+        f"Interval: of the mean, expanded BCa bootstrap, {compared.draws:,} draws.",
+        _mark_legend(tell),
+    ]
+    return " ".join(part for part in parts if part)
 
 
 def _pairwise_caption(tell: Telling) -> str:
@@ -210,7 +233,7 @@ def _pairwise_caption(tell: Telling) -> str:
         f"Differences are variant minus {tell.base}, with 95% intervals (expanded BCa bootstrap). t-test: "
         f"{_t_tests(compared)}, two-tailed. p of t-test, spread (Brown-Forsythe test, two-tailed) and failed (Fisher's "
         f"exact test, two-tailed) are each Holm-corrected over this table, {compared.tests} t-tests; those of the "
-        f"permutation test (two-tailed) are not corrected. P(better): probability of improvement. Seeds needed: to show "
-        f"a difference as large as the observed one here with power {POWER:.0%}. {BETTER} better, {WORSE} worse, "
+        f"permutation test (two-tailed) are not corrected. P(better): probability of improvement. Seeds needed: to "
+        f"show a difference as large as the observed one here with power {POWER:.0%}. {BETTER} better, {WORSE} worse, "
         f"p < {ALPHA:g}. Nothing is tested on fewer than 3 runs."
     )

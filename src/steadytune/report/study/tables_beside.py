@@ -36,13 +36,13 @@ def tuning_table(tell: Telling) -> Table:
         rows.append(
             (
                 *(_name(task, tell.task[task]), _name(group, short(group)), _name(variant, shown[variant])),
-                Item(found and found.mean, _described(found), (found and found.std,), chosen),
+                _described(found, chosen),
                 *(Item(len(scores), str(len(scores))), Item(word, word)),
             )
         )
     caption = (
-        "Tuning runs: the candidate of the best mean validation score is chosen, per task and variant; only its reported "
-        "runs count elsewhere. A diverged run counts at the score without learning."
+        "Tuning runs: the candidate of the best mean validation score is chosen, per task and variant; only its "
+        "reported runs count elsewhere. A diverged run counts at the score without learning."
     )
     return Table("choices", "What was chosen", caption, columns, tuple(rows))
 
@@ -113,8 +113,8 @@ def variance_table(tell: Telling) -> Table:
         )
     caption = (
         "Variance of the scores over a grid of init seeds x order (and noise) seeds, split by the method of moments: "
-        "share of each source, and what the seeds together leave as rest. std with one seed fixed: the average over its "
-        "values. p: F-test of the source, one-tailed, uncorrected; n is the grid."
+        "share of each source, and what the seeds together leave as rest. std with one seed fixed: the average over "
+        "its values. p: F-test of the source, one-tailed, uncorrected; n is the grid."
     )
     return Table("variance", "Init or order?", caption, columns, tuple(rows))
 
@@ -164,8 +164,10 @@ def _names(tell: Telling, runs: Runs) -> tuple[Item, Item]:
     return _name(runs.task, tell.task[runs.task]), _name(runs.line, tell.line[runs.line])
 
 
-def _described(found: stats.Summary | None) -> str:
-    return spread(found.mean, found.std) if found is not None else "–"
+def _described(found: stats.Summary | None, strong: bool) -> Item:
+    if found is None:
+        return Item(None, "–", (None,))
+    return Item(found.mean, spread(found.mean, found.std), (found.std,), strong)
 
 
 def _percent(share: float | None) -> str:

@@ -92,7 +92,13 @@ def make_failures(trials: Sequence[TrialResult]) -> list[Failure]:
 def counted(trials: Sequence[TrialResult]) -> str:
     """`58 finished, 2 diverged`: how many trials are in which state."""
     counts = Counter(trial.status for trial in trials)
-    return ", ".join(f"{counts[status]:,} {status}" for status in (*ENDED, "running", "pending") if counts[status])
+    order = (*ENDED, "running", "pending")
+    return ", ".join(f"{counts[status]:,} {shown_status(status)}" for status in order if counts[status])
+
+
+def shown_status(status: str) -> str:
+    """In a report a run *failed* when it learned nothing; what the ledger calls failed has *crashed*."""
+    return "crashed" if status == "failed" else status
 
 
 def _of_task(results: StudyResults, name: str, trials: Sequence[TrialResult], numbers: Mapping[str, int]) -> TaskTrials:
@@ -108,8 +114,8 @@ def _row(results: StudyResults, trial: TrialResult, scale: Scale | None, failure
         variant=trial.variant,
         seed=trial.seed,
         phase="tuning" if trial.phase == "choose" else "reported",
-        status=trial.status,
-        look="degenerate" if nothing else trial.status,
+        status=shown_status(trial.status),
+        look="degenerate" if nothing else shown_status(trial.status),
         remark=cut(what_happened(trial.error) or " ".join(trial.notes)) or (LEARNED_NOTHING if nothing else ""),
         validation=words.number(score.validation if score else None),
         test=words.number(score.test if score else None),

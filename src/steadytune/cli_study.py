@@ -1,0 +1,120 @@
+"""`steadytune study ...` and `steadytune compare`: their options and help. What they do is in study/command.py."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+study = typer.Typer(
+    help="Compare recipes over seeds and tasks: one YAML file, one command, one report.",
+    epilog="Example:  steadytune study run table1.yaml && steadytune study report table1-study",
+    no_args_is_help=True,
+)
+
+
+class On(enum.StrEnum):
+    local = "local"
+    ray = "ray"
+
+
+File = Annotated[str, typer.Argument(help="A study file (YAML).", metavar="FILE")]
+Place = Annotated[str, typer.Argument(help="A study's folder, or its file.", metavar="DIR|FILE")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Worker processes; by default one per core or GPU.")]
+
+
+@study.command(epilog="Example:  steadytune study plan table1.yaml --price 2.50")
+def plan(
+    file: File,
+    workers: Workers = None,
+    price: Annotated[float | None, typer.Option(min=0.0, help="Per hour, to estimate the cost.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show every trial of a study, with an estimate of time and cost. Writes nothing."""
+    from steadytune.study.command import run_plan
+
+    raise typer.Exit(run_plan(file, workers=workers, price=price, as_json=as_json, quiet=quiet))
+
+
+@study.command(epilog="Example:  steadytune study run table1.yaml --workers 4")
+def run(
+    file: File,
+    out: Annotated[str | None, typer.Option(help="Folder of the study; by default FILE's name with -study.")] = None,
+    on: Annotated[On, typer.Option(help="This machine, or a Ray cluster.")] = On.local,
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster; without it, Ray's own default.", metavar="ADDRESS")
+    ] = None,
+    workers: Workers = None,
+    per_gpu: Annotated[int | None, typer.Option(min=1, help="Trials at a time on each GPU.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads per trial; changes the last bits.")] = 1,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run failed trials again.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a study. The same command again goes on where it stopped, whatever stopped it."""
+    from steadytune.study.command import run_study
+
+    raise typer.Exit(
+        run_study(
+            file,
+            out=out,
+            on="ray" if on is On.ray else "local",
+            address=address,
+            workers=workers,
+            per_gpu=per_gpu,
+            threads=threads,
+            retry_failed=retry_failed,
+            as_json=as_json,
+            quiet=quiet,
+        )
+    )
+
+
+@study.command(epilog="Example:  steadytune study status table1-study")
+def status(place: Place, as_json: AsJson = False) -> None:
+    """How many trials are done, running and failed, what is left, and the best so far."""
+    from steadytune.study.command import run_status
+
+    raise typer.Exit(run_status(place, as_json=as_json))
+
+
+@study.command(epilog="Example:  steadytune study watch table1-study")
+def watch(
+    place: Place,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 1.0,
+) -> None:
+    """A live view of a study that runs somewhere else, until it ends."""
+    from steadytune.study.command import run_watch
+
+    raise typer.Exit(run_watch(place, every=every))
+
+
+@study.command(epilog="Example:  steadytune study report table1-study")
+def report(place: Place, quiet: Quiet = False) -> None:
+    """Write report.html, and its figures and tables as files."""
+    from rich.console import Console
+
+    from steadytune.report.study.write import write_report
+    from steadytune.study.command import folder_of
+    from steadytune.study.folder import read_results
+
+    folder, console = folder_of(place), Console(quiet=quiet)
+    with console.status("Reading the ledger, drawing figures"):
+        page = write_report(read_results(folder), folder)
+    for made in (page, page.parent / "figures", page.parent / "tables"):
+        console.print(str(made), markup=False, highlight=False, soft_wrap=True)
+
+
+@study.command(epilog="Example:  steadytune study export table1-study trials.csv")
+def export(
+    place: Place,
+    target: Annotated[str, typer.Argument(help="A .csv, .jsonl or .parquet file.", metavar="OUT")],
+) -> None:
+    """Write one row per trial to a table."""
+    from steadytune.study.command import run_export
+
+    raise typer.Exit(run_export(place, target))

@@ -1,0 +1,119 @@
+"""How the runs of each line are spread: every run a point, a box, and the score without learning (M22, V3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steadytune.report.study.figures.figure import Figure
+from steadytune.report.study.figures.style import (
+    FONT,
+    LIGHT,
+    NAME_WIDTH,
+    lines_drawn,
+    looks,
+    sheet,
+    tasks_drawn,
+    text_inches,
+)
+from steadytune.report.study.naming import short_names
+from steadytune.report.study.runs import Runs
+from steadytune.report.study.telling import Telling
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawn
+
+MOST_POINTS = 2400  # in the whole figure
+
+
+def distribution(tell: Telling) -> Figure | None:
+    tasks, fewer_tasks = tasks_drawn(tell)
+    names, fewer_lines = lines_drawn(tell)
+    if not tasks or not names:
+        return None
+    cells = sum(bool(tell.runs(task, name).n) for task in tasks for name in names)
+    most = max(12, MOST_POINTS // max(1, cells))
+    cut = any(tell.runs(task, name).n > most for task in tasks for name in names)
+    rule = f" Of more than {most} runs, {most} evenly spaced in rank are drawn." if cut else ""
+    level = " Dashed: the score without learning; runs that are not above it failed (counted on the right)."
+    known = any(tell.runs(task, names[0]).level is not None for task in tasks)
+    caption = (
+        "One point per run; crosses: diverged, at the score they count as. Box: from the first to the third quartile, with "
+        f"the median. Diamond: the mean.{level if known else ''}{rule}{fewer_lines}{fewer_tasks}"
+    )
+    return Figure("distribution", "How the runs are spread", caption, lambda: _draw(tell, tasks, names, most))
+
+
+def _draw(tell: Telling, tasks: list[str], names: list[str], most: int) -> Drawn:
+    labels = short_names(names, NAME_WIDTH)
+    row = 0.3 if len(names) <= 12 else 0.22
+    left = 0.2 + text_inches(max(len(label) for label in labels.values()))
+    figure, axes = sheet(len(tasks), max(0.7, row * len(names) + 0.1), left=left, shared=True)
+    columns = {1: 1, 2: 2, 3: 3, 4: 2}.get(len(tasks), 3)
+    for place, (task, panel) in enumerate(zip(tasks, axes)):
+        for height, name in enumerate(names):
+            _line(panel, tell.runs(task, name), len(names) - 1 - height, looks(tell)[name].colour, most)
+        first = tell.runs(task, names[0])
+        if first.level is not None:
+            panel.axvline(first.level, color=LIGHT["level"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+        panel.set_title(
+            f"{tell.task[task][:40]} ({tell.metric(task)}{'' if first.greater_is_better else ', lower is better'})"
+        )
+        panel.set_ylim(-0.6, len(names) - 0.4)
+        panel.set_yticks(range(len(names)), [labels[name] for name in reversed(names)] if place % columns == 0 else [])
+        panel.tick_params(axis="y", length=0, labelcolor=LIGHT["ink"], labelsize=FONT)
+        panel.grid(False, axis="y")
+        panel.locator_params(axis="x", nbins=5)
+        panel.margins(x=0.06)
+    return figure
+
+
+def _line(panel: Axes, runs: Runs, height: float, colour: str, most: int) -> None:
+    if runs.summary is None:
+        return
+    scores = runs.settled
+    order = np.argsort(scores, kind="stable")
+    diverged = np.isnan(runs.scores)[order]
+    ordered = scores[order]
+    if len(ordered) > most:
+        kept = np.unique(np.linspace(0, len(ordered) - 1, most).round().astype(int))
+        ordered, diverged = ordered[kept], diverged[kept]
+    # Neighbours in rank are moved apart by a fixed pattern, so that equal scores stay visible and a figure repeatable.
+    shift = 0.26 * np.array([0.0, 0.7, -0.5, 0.35, -0.85, 1.0, -0.2, 0.5, -0.7, 0.15, -1.0, 0.85, -0.35])
+    heights = height + np.resize(shift, len(ordered))
+    low, high = (value for _, value in runs.summary.quantiles)
+    if runs.n >= 3:
+        panel.barh(height, high - low, left=low, height=0.62, color=colour, alpha=0.2, linewidth=0, zorder=2)
+        panel.plot([runs.summary.median] * 2, [height - 0.31, height + 0.31], color=colour, linewidth=1.8, zorder=4)
+    points = {"color": colour, "linestyle": "none", "zorder": 3}
+    panel.plot(
+        ordered[~diverged], heights[~diverged], marker="o", markersize=2.6, alpha=0.75, markeredgewidth=0, **points
+    )
+    panel.plot(ordered[diverged], heights[diverged], marker="x", markersize=4.5, markeredgewidth=1.1, **points)
+    mean = runs.summary.mean
+    panel.plot(
+        [mean],
+        [height],
+        marker="D",
+        markersize=4.2,
+        color=colour,
+        markeredgecolor="white",
+        markeredgewidth=0.7,
+        zorder=5,
+    )
+    if runs.failed:
+        text = f"{runs.failed}/{runs.n}"
+        panel.annotate(
+            text,
+            (1.0, height),
+            xycoords=("axes fraction", "data"),
+            xytext=(-1, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=FONT - 2,
+            color=LIGHT["level"],
+            zorder=6,
+        )

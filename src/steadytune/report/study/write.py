@@ -1,0 +1,90 @@
+"""A study's report on the disk: the page, and its figures and tables as files of their own.
+
+    report.html
+    figures/<name>.svg .png .pdf
+    tables/<name>.csv .md .tex
+
+Everything is made under a hidden name first; the page gets its name last, and whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from steadytune.errors import SteadytuneError
+from steadytune.report.study.answer import answer
+from steadytune.report.study.comparisons import compare_all
+from steadytune.report.study.figures import Figure, figures
+from steadytune.report.study.page import File, PageFigure, PageTable, make_page, svg_size, svg_source
+from steadytune.report.study.readable import readable
+from steadytune.report.study.tables import Table, tables
+from steadytune.study.new_file import write_text
+from steadytune.study.results import StudyResults
+
+PAGE, FIGURES, TABLES = "report.html", "figures", "tables"
+FIGURE_FORMATS = {"svg": "SVG", "png": "PNG", "pdf": "PDF"}
+TABLE_FORMATS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
+
+
+def write_report(results: StudyResults, folder: str | Path) -> Path:
+    """Write the report of a study into `folder`; returns the path of its page."""
+    folder = Path(folder)
+    compared = compare_all(results)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as made:
+            hidden = Path(made)
+            drawn = _write_figures(figures(results, compared), hidden / FIGURES)
+            listed = _write_tables(tables(compared), hidden / TABLES)
+            page = make_page(readable(results), answer(compared).sentences(), listed, drawn)
+            for part in (FIGURES, TABLES):
+                (folder / part).mkdir(exist_ok=True)
+                for file in sorted((hidden / part).iterdir()):
+                    os.replace(file, folder / part / file.name)
+            write_text(folder / PAGE, page)
+    except OSError as error:
+        why = error.strerror or error
+        raise SteadytuneError(
+            f"The report could not be written to {folder}: {why}. Make room or name another folder, then run the same "
+            "command again; the study is as it was."
+        ) from error
+    return folder / PAGE
+
+
+def _write_figures(made: Sequence[Figure], folder: Path) -> list[PageFigure]:
+    folder.mkdir()
+    found: dict[str, PageFigure] = {}
+    for figure in made:
+        name = safe_name(figure.name, found)
+        replace(figure, name=name).save(folder, tuple(FIGURE_FORMATS))
+        svg = figure.svg()  # not that of the file: on the page its colours follow the reader's scheme
+        width, height = svg_size(svg)
+        files = [File(kind, f"{FIGURES}/{name}.{ending}") for ending, kind in FIGURE_FORMATS.items()]
+        found[name] = PageFigure(name, figure.title, figure.caption, svg_source(svg), width, height, files)
+    return list(found.values())
+
+
+def _write_tables(made: Sequence[Table], folder: Path) -> list[PageTable]:
+    folder.mkdir()
+    found: dict[str, PageTable] = {}
+    for table in made:
+        name = safe_name(table.name, found)
+        replace(table, name=name).save(folder, tuple(TABLE_FORMATS))
+        files = [File(kind, f"{TABLES}/{name}.{ending}") for ending, kind in TABLE_FORMATS.items()]
+        found[name] = PageTable(name, table, files)
+    return list(found.values())
+
+
+def safe_name(name: str, taken: Collection[str]) -> str:
+    """A name that is one file in one folder everywhere: small ASCII letters, digits and dashes, and not yet taken."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "unnamed"
+    number, made = 1, plain
+    while made in taken:
+        number += 1
+        made = f"{plain}-{number}"
+    return made

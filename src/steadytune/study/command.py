@@ -1,0 +1,201 @@
+"""What `steadytune study ...` does: each command as a function that prints, and returns an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.live import Live
+
+from steadytune.errors import SteadytuneError
+from steadytune.study.screen import duration, show_status, table
+from steadytune.study.status import Status, read_status
+
+_PLAIN_EVERY = 30  # ticks between lines where the output is not a terminal
+_PHASE = {"choose": "tune", "report": ""}
+On = Literal["local", "ray"]
+
+
+def run_plan(file: str, *, workers: int | None, price: float | None, as_json: bool, quiet: bool) -> int:
+    """Show every trial and an estimate; write nothing."""
+    from steadytune.study.estimate import estimate
+    from steadytune.study.file import study_folder
+    from steadytune.study.folder import LEDGER, ended_trials, inspect
+    from steadytune.study.ledger import Ledger
+    from steadytune.study.plan import plan
+
+    console = Console(quiet=quiet)
+    study, tasks, _ = inspect(file, _reading(console, as_json))
+    ended, measured = {}, {}
+    if (path := study_folder(file) / LEDGER).exists():
+        with Ledger.open(path, readonly=True) as ledger:
+            ended = ended_trials(ledger, study)
+            measured = {row.key: row.seconds for row in ledger.rows() if row.seconds is not None and row.ended}
+    made = plan(study, tasks, ended)
+    guess = estimate(made.trials, tasks, measured)
+    count = workers or os.cpu_count() or 1
+    wall = guess.wall(count)
+    if as_json:
+        trials = [
+            {"key": t.key, "task": t.task, "variant": t.variant, "phase": t.phase, "streams": vars(t.streams)}
+            | {"status": _state(ended, t.key)}
+            for t in made.trials
+        ]
+        cost = None if price is None or wall is None else price * wall / 3600
+        facts = {"seconds": guess.seconds, "workers": count, "wall_seconds": wall, "cost": cost}
+        print(json.dumps({"study": study.name, "trials": trials, "unplanned": made.unplanned, "estimate": facts}))
+        return 0
+    rows = [
+        [t.key[:10], t.task, t.variant, _PHASE[t.phase], _seed(vars(t.streams)), _state(ended, t.key)]
+        for t in made.trials
+    ]
+    columns = [("trial", ""), ("task", ""), ("variant", ""), ("", ""), ("seed", "right"), ("status", "")]
+    console.print(table(columns, rows), soft_wrap=False)
+    runs = len(made.rows())
+    shared = f" ({len(made.trials) - runs} more share a run with another variant)" if runs < len(made.trials) else ""
+    console.print(f"\n[bold]{runs} trials[/bold]{shared}, {len(ended)} of them done.", highlight=False)
+    if made.unplanned:
+        console.print(f"{made.unplanned} more follow when their settings are chosen on validation.", highlight=False)
+    by = f"by {guess.measured} finished trials" if guess.measured else "by the size of the model; a rough guess"
+    console.print(f"About {duration(wall)} with {count} workers here ({by}).", highlight=False)
+    if price is not None and wall is not None:
+        console.print(f"About {price * wall / 3600:.2f} at {price:g} per hour.", highlight=False)
+    return 0
+
+
+def run_study(
+    file: str,
+    *,
+    out: str | None,
+    on: On,
+    address: str | None,
+    workers: int | None,
+    per_gpu: int | None,
+    threads: int,
+    retry_failed: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Plan, run what has not ended, and say how it stands. Running it again goes on."""
+    from steadytune.study.folder import prepare
+    from steadytune.study.ledger import Ledger
+
+    console = Console(quiet=quiet, stderr=as_json)
+    prepared = prepare(file, out, _reading(console, as_json))
+    if retry_failed:
+        with Ledger.open(prepared.ledger) as ledger:
+            ledger.retry_failed()
+    folder = prepared.folder
+
+    with _Screen(folder, console) as screen:
+
+        def tick() -> int:
+            added = prepared.replan_()
+            screen.tick()
+            return added
+
+        if on == "ray":
+            from steadytune.study.ray import run_ray
+
+            run_ray(prepared, address=address, per_gpu=per_gpu, workers=workers, threads=threads, on_tick=tick)
+        else:
+            from steadytune.study.local import run_local
+
+            run_local(prepared.ledger, workers=workers, per_gpu=per_gpu, threads=threads, on_tick=tick)
+    status = read_status(folder)
+    if as_json:
+        print(json.dumps(status.to_data()))
+    elif not quiet:
+        if prepared.plan.hopeless:
+            groups = ", ".join(f"{group} on {task}" for task, group in prepared.plan.hopeless)
+            console.print(
+                f"[red]No choice could be made for {groups}: every tuning run crashed.[/red]", highlight=False
+            )
+        console.print(f"\nThe report:  steadytune study report {folder}", highlight=False)
+    return 1 if status.counts["failed"] else 0
+
+
+def run_status(place: str, *, as_json: bool) -> int:
+    status = read_status(folder_of(place))
+    if as_json:
+        print(json.dumps(status.to_data()))
+    else:
+        Console().print(show_status(status), highlight=False)
+    return 0
+
+
+def run_watch(place: str, *, every: float) -> int:
+    from steadytune.study.screen import watch
+
+    watch(folder_of(place), Console(), every)
+    return 0
+
+
+def run_export(place: str, target: str) -> int:
+    from steadytune.study.export import export
+    from steadytune.study.folder import read_results
+
+    export(read_results(folder_of(place)), Path(target))
+    return 0
+
+
+def folder_of(place: str) -> Path:
+    """A study's folder, also by the name of its file."""
+    path = Path(place)
+    if path.is_file():
+        return path.with_name(path.stem + "-study")
+    if not path.is_dir():
+        raise SteadytuneError(f"{path} is neither a study file nor the folder of a study.")
+    return path
+
+
+def _reading(console: Console, silent: bool) -> Callable[[str], None] | None:
+    return None if silent else lambda task: console.print(f"Reading {task}", style="dim", markup=False)
+
+
+def _state(ended: Mapping[str, Any], key: str) -> str:
+    return str(ended[key].status) if key in ended else "pending"
+
+
+def _seed(streams: dict[str, Any]) -> str:
+    values = set(streams.values())
+    return str(values.pop()) if len(values) == 1 else f"init {streams['init']}, order {streams['order']}"
+
+
+class _Screen:
+    """The live view while a study runs; a line now and then where the output is no terminal."""
+
+    def __init__(self, folder: Path, console: Console) -> None:
+        self.folder, self.console, self.ticks = folder, console, 0
+        self.live = Live(console=console, auto_refresh=False) if console.is_terminal and not console.quiet else None
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> _Screen:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.show(read_status(self.folder), last=True)
+        if self.live is not None:
+            self.live.stop()
+
+    def tick(self) -> None:
+        self.ticks += 1
+        if self.live is not None or self.ticks % _PLAIN_EVERY == 1:
+            self.show(read_status(self.folder))
+
+    def show(self, status: Status, last: bool = False) -> None:
+        with self.lock:
+            if self.live is not None:
+                self.live.update(show_status(status), refresh=True)
+            elif last:
+                self.console.print(show_status(status), highlight=False)
+            else:
+                left = duration(status.seconds_left)
+                self.console.print(f"{status.ended} of {status.total} trials, time left: {left}", highlight=False)

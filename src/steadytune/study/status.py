@@ -1,0 +1,147 @@
+"""How a study gets on, from its ledger alone: quick to ask for, also while workers write. No torch here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from steadytune.errors import SteadytuneError
+from steadytune.study.ledger import Ledger
+from steadytune.study.ledger_rows import TrialRow
+
+LEDGER = "ledger.sqlite"
+_RECENT = 20  # ended trials that the time left goes by
+
+
+@dataclass(frozen=True)
+class Leader:
+    """The variant with the best mean so far, on one task."""
+
+    task: str
+    variant: str
+    metric: str
+    mean: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Running:
+    task: str
+    variant: str
+    seed: str
+    worker: str
+    seconds: float
+    step: int | None
+    steps: int | None
+    loss: float | None
+    validation: float | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """One look at a study."""
+
+    name: str
+    folder: str
+    counts: Mapping[str, int]  # pending, running, finished, diverged, failed
+    running: Sequence[Running]
+    leaders: Sequence[Leader]
+    failures: Sequence[tuple[str, str]]  # (what, last line of its traceback), the newest first
+    seconds_left: float | None  # by the recent trials; None while nothing has ended
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def ended(self) -> int:
+        return sum(self.counts[name] for name in ("finished", "diverged", "failed"))
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "folder": self.folder,
+            "trials": self.total,
+            **self.counts,
+            "seconds_left": self.seconds_left,
+            "running_now": [vars(each) for each in self.running],
+            "best": [vars(each) for each in self.leaders],
+            "failures": [{"trial": what, "error": why} for what, why in self.failures],
+        }
+
+
+def read_status(folder: str | Path, now: float | None = None) -> Status:
+    """The state of the study in a folder."""
+    path = Path(folder) / LEDGER
+    if not path.exists():
+        raise SteadytuneError(f"{folder} holds no study: there is no {LEDGER}. Run it first: steadytune study run FILE")
+    now = time.time() if now is None else now
+    with Ledger.open(path, readonly=True) as ledger:
+        meta, counts, rows = ledger.meta, ledger.counts(), ledger.rows()
+    running = [_running(row, now) for row in rows if row.status == "running"]
+    failed = sorted((row for row in rows if row.status == "failed"), key=lambda row: -(row.ended or 0.0))
+    failures = [(_called(row), row.error.strip().rpartition("\n")[2]) for row in failed]
+    left = _left(rows, counts, now)
+    return Status(str(meta.get("name", "")), str(folder), counts, running, _leaders(rows, meta), failures, left)
+
+
+def _called(row: TrialRow) -> str:
+    return f"{row.spec.get('task', '?')}, {row.spec.get('variant', '?')}, seed {_seed(row)}"
+
+
+def _seed(row: TrialRow) -> str:
+    streams = row.spec.get("content", {}).get("streams", {})
+    values = list(dict.fromkeys(streams.values()))
+    return str(values[0]) if len(values) == 1 else ", ".join(f"{name} {value}" for name, value in streams.items())
+
+
+def _running(row: TrialRow, now: float) -> Running:
+    said = row.progress
+    return Running(
+        task=str(row.spec.get("task", "?")),
+        variant=str(row.spec.get("variant", "?")),
+        seed=_seed(row),
+        worker=row.worker or "",
+        seconds=max(0.0, now - (row.started or now)),
+        step=said.get("step"),
+        steps=said.get("steps"),
+        loss=said.get("loss"),
+        validation=said.get("validation"),
+    )
+
+
+def _leaders(rows: Sequence[TrialRow], meta: Mapping[str, Any]) -> list[Leader]:
+    """By the number that is reported; tuning runs count too while nothing else is there."""
+    report = meta.get("report", {})
+    which, split = report.get("weights", "best"), report.get("split", "test")
+    scores: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row.status == "finished":
+            value = getattr(row, f"{which}_{split}")
+            value = value if value is not None else getattr(row, f"{which}_validation")
+            if value is not None:
+                scores.setdefault(row.spec["task"], {}).setdefault(row.spec["variant"], []).append(value)
+    found = []
+    for task, variants in scores.items():
+        info = meta.get("tasks", {}).get(task, {})
+        sign = 1 if info.get("greater_is_better", True) else -1
+        means = {name: fmean(values) for name, values in variants.items()}
+        best = max(means, key=lambda name: sign * means[name])
+        found.append(Leader(task, best, info.get("metric", ""), means[best], len(variants[best])))
+    return found
+
+
+def _left(rows: Sequence[TrialRow], counts: Mapping[str, int], now: float) -> float | None:
+    """Trials still to end, at the pace of the latest ones."""
+    missing = counts["pending"] + counts["running"]
+    if not missing:
+        return 0.0
+    ended = sorted((row for row in rows if row.ended and row.started), key=lambda row: row.ended or 0.0)[-_RECENT:]
+    if not ended:
+        return None
+    took = fmean((row.ended or 0.0) - (row.started or 0.0) for row in ended)
+    return missing * took / max(1, counts["running"])

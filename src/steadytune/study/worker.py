@@ -1,0 +1,187 @@
+"""A worker: claims the trials of a study one after another, runs them, and records what came out.
+
+    claim -> run(spec, folder, progress, stop) -> finish | fail | release
+
+    python -m steadytune.study.worker LEDGER --worker NAME [--device cuda] [--threads 1] [--lease 60]
+
+One process runs many trials, so that imports, data and tokens are paid for once. A thread beside the run extends its
+lease. An error inside a trial is recorded with its traceback, and the next trial begins; a full disk or a broken
+ledger is no trial's fault and ends the worker. SIGTERM and Ctrl-C: the run writes a checkpoint, the trial is given
+back without a mark against it, and the worker ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from steadytune.errors import SteadytuneError
+from steadytune.study import folders
+from steadytune.study.heart import Heart
+from steadytune.study.ledger import Claim, Ledger, LedgerError
+from steadytune.study.outcome import Outcome, Run, Stopped
+
+__all__ = ["CANNOT_GO_ON", "LEASE", "DiskFull", "Options", "Outcome", "Run", "Stopped", "main", "work"]
+
+LEASE = 60.0  # seconds after which a worker that says nothing is taken for dead
+CANNOT_GO_ON = 3  # the exit code where no other worker would fare better
+BEGINS = "Trial {} begins."  # in the worker's log, so that it can be told what belongs to which trial
+_POLL = 0.2  # seconds between two looks for work
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+
+
+class DiskFull(SteadytuneError):
+    """A trial could not write, and no other one could."""
+
+
+def work(
+    ledger_path: str | Path,
+    run: Run,
+    *,
+    worker: str,
+    folder: str | Path,
+    lease: float = LEASE,
+    stop: threading.Event | None = None,
+    stay: bool = False,
+    parent: int | None = None,
+) -> int:
+    """Run trials until none is left (or, to `stay`, until told to stop); returns how many this worker brought to an end.
+
+    `worker` is a name that no other worker of the study ever had. `folder` is for checkpoints. With `parent`, a process
+    id, the worker stops when it is not the child of that process any more.
+    """
+    stop = stop or threading.Event()
+    ended = 0
+    with Ledger.open(ledger_path) as ledger, Heart(ledger_path, lease, stop, parent) as heart:
+        while not stop.is_set():
+            claim = ledger.claim(worker, lease, socket.gethostname())
+            if claim is not None:
+                ended += _run_one(ledger, run, claim, heart, Path(folder))
+                continue
+            counts = ledger.counts()
+            if not stay and not counts["pending"] and not counts["running"]:
+                break
+            stop.wait(_POLL)  # what others are running may come back
+    return ended
+
+
+def _run_one(ledger: Ledger, run: Run, claim: Claim, heart: Heart, folder: Path) -> bool:
+    """Whether the trial has ended, by our hand."""
+    print(BEGINS.format(claim.key), file=sys.stderr, flush=True)
+    with heart.beats_for(claim) as pulse:
+        try:
+            spec = claim.spec
+            outcome = run(spec, folders.take_over(folder, claim.key, claim.attempts), pulse.say, pulse.stop)
+            recorded = ledger.finish(claim, outcome)
+        except LedgerError:
+            raise
+        except KeyboardInterrupt:
+            ledger.release(claim)
+            raise
+        except Stopped if pulse.stop.is_set() else ():
+            ledger.release(claim)
+            return False
+        except BaseException as error:  # SystemExit too: a trial does not end its worker
+            if _disk_is_full(error):
+                ledger.release(claim)
+                raise DiskFull(
+                    f"Trial {claim.key} could not write: {error}. It goes on from there next time."
+                ) from error
+            if recorded := ledger.fail(claim, traceback.format_exc()):
+                return True
+    if not recorded:
+        print(f"The result of trial {claim.key} came too late; another worker has it now.", file=sys.stderr, flush=True)
+        folders.delete(folder, claim.key, claim.attempts)
+    elif not spec.get("keep"):
+        folders.delete(folder, claim.key)
+    return recorded
+
+
+def _disk_is_full(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        if "No space left on device" in str(error):  # safetensors and torch have errors of their own
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+# -- as a process -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a worker process is told on its command line."""
+
+    ledger: Path
+    worker: str
+    device: str | None
+    threads: int
+    lease: float
+    parent: int | None
+
+    @property
+    def folder(self) -> Path:
+        return self.ledger.parent / "trials"
+
+
+def main(arguments: Sequence[str] | None = None, make_run: Callable[[Options], Run] | None = None) -> int:
+    """The worker process; returns its exit code. `make_run` is called once, before the first claim."""
+    options = _parse(arguments)
+    faulthandler.enable()  # a crash in C code says where it was
+    stop, signals = threading.Event(), []
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)
+    try:
+        run = (make_run or _trials)(options)
+        named = {"worker": options.worker, "folder": options.folder, "lease": options.lease}
+        work(options.ledger, run, stop=stop, stay=options.parent is not None, parent=options.parent, **named)
+    except (LedgerError, DiskFull) as error:
+        print(error, file=sys.stderr, flush=True)
+        return CANNOT_GO_ON
+    return 128 + signals[0] if signals else 0
+
+
+def _trials(options: Options) -> Run:
+    """Real trials. Everything heavy is imported here, before a trial could be blamed for it."""
+    import torch
+
+    torch.set_num_threads(options.threads)  # numbers must not depend on how many workers there are
+    from steadytune.study.trial import make_run
+
+    with Ledger.open(options.ledger, readonly=True) as ledger:
+        return make_run(ledger.meta, options.ledger.parent, options.device)
+
+
+def _parse(arguments: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="steadytune.study.worker", description="Runs trials of a study.")
+    parser.add_argument("ledger", type=Path)
+    parser.add_argument("--worker", default=f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1; by default what is there")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--lease", type=float, default=LEASE)
+    parser.add_argument("--parent", type=int, help="stay until stopped, or until this process has ended")
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
