@@ -31,7 +31,7 @@ def report(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory) -> Path:
-    made = synthetic(tasks=3, variants=10, seeds=3, hostile=True)
+    made = synthetic(tasks=2, variants=10, seeds=3, hostile=True)
     tasks = {
         name: replace(task, notes=HOSTILE, source=NASTY, fingerprint=NASTY, baseline=replace(task.baseline, name=NASTY))
         for name, task in made.tasks.items()

@@ -31,7 +31,7 @@ class Claim:
         return asdict(self)
 
 
-def tested(text: str, results: Sequence[TestResult], *, source: str, measured: str = "") -> Claim:
+def by_tests(text: str, results: Sequence[TestResult], *, source: str, measured: str = "") -> Claim:
     """A claim that holds if every one of the tests rejects its null hypothesis at 0.05."""
     n = min((min(result.n) for result in results), default=0)
     silent = next((result for result in results if result.p is None), None)

@@ -17,6 +17,7 @@ from steadytune.study.screen import duration, show_status, table
 from steadytune.study.status import Status, read_status
 
 _PLAIN_EVERY = 30  # ticks between lines where the output is not a terminal
+_INTERRUPTED = 130  # the exit code after Ctrl-C
 _PHASE = {"choose": "tune", "report": ""}
 On = Literal["local", "ray"]
 
@@ -37,7 +38,7 @@ def run_plan(file: str, *, workers: int | None, price: float | None, as_json: bo
             ended = ended_trials(ledger, study)
             measured = {row.key: row.seconds for row in ledger.rows() if row.seconds is not None and row.ended}
     made = plan(study, tasks, ended)
-    guess = estimate(made.trials, tasks, measured)
+    guess = estimate(made.trials, tasks, measured, Path(file).resolve().parent)
     count = workers or os.cpu_count() or 1
     wall = guess.wall(count)
     if as_json:
@@ -102,11 +103,11 @@ def run_study(
         if on == "ray":
             from steadytune.study.ray import run_ray
 
-            run_ray(prepared, address=address, per_gpu=per_gpu, workers=workers, threads=threads, on_tick=tick)
+            ended = run_ray(prepared, address=address, per_gpu=per_gpu, workers=workers, threads=threads, on_tick=tick)
         else:
             from steadytune.study.local import run_local
 
-            run_local(prepared.ledger, workers=workers, per_gpu=per_gpu, threads=threads, on_tick=tick)
+            ended = run_local(prepared.ledger, workers=workers, per_gpu=per_gpu, threads=threads, on_tick=tick)
     status = read_status(folder)
     if as_json:
         print(json.dumps(status.to_data()))
@@ -116,7 +117,11 @@ def run_study(
             console.print(
                 f"[red]No choice could be made for {groups}: every tuning run crashed.[/red]", highlight=False
             )
-        console.print(f"\nThe report:  steadytune study report {folder}", highlight=False)
+        if ended:
+            console.print(f"\nThe report:  steadytune study report {folder}", highlight=False, markup=False)
+    if not ended:
+        console.print("Stopped, with checkpoints. The same command goes on from there.", style="yellow")
+        return _INTERRUPTED
     return 1 if status.counts["failed"] else 0
 
 

@@ -8,8 +8,8 @@
     wiki:      {language_model: ../data/wikitext-2}
     demo:      {acceptability: 400}                    # generated sentences: so many to train on
 
-Each may also have `recipe`, settings of its own for every variant, and `limit`, at most so many rows per split. Paths
-are relative to the study file.
+Each may also have `recipe`, settings of its own for every variant, and `limit`, at most so many rows per split. Paths,
+those of models too, are relative to the study file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from steadytune.errors import SteadytuneError
+from steadytune.recipe import Recipe
 from steadytune.strict import BadValue, build, nearest
 from steadytune.study.results import TaskInfo
 from steadytune.tasks import acceptability, baselines, glue, image, language_model, splits, text, translation
@@ -223,6 +224,16 @@ def describe(name: str, task: StudyTask, data: Data) -> TaskInfo:
         notes=tuple(data.notes.sentences()),
         words=sum(len(text.split()) for texts in some for text in texts) / max(1, len(some)),
     )
+
+
+def located(recipe: Recipe, base: Path) -> Recipe:
+    """With models that are directories beside the study file found there, as its data is."""
+    changes = {
+        name: str(base / value)
+        for name in ("model", "start_from")
+        if (value := getattr(recipe, name)) is not None and not Path(value).is_absolute() and (base / value).is_dir()
+    }
+    return recipe.updated(changes) if changes else recipe
 
 
 def _place(base: Path, value: Any) -> Any:

@@ -12,12 +12,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 
 import torch
 
 from steadytune.errors import SteadytuneError
 from steadytune.models import load_config, quiet
 from steadytune.recipe import Recipe
+from steadytune.study.data import located
 from steadytune.study.plan import Trial
 from steadytune.study.results import TaskInfo
 from steadytune.tasks.base import Task
@@ -40,9 +42,10 @@ class Estimate:
 
 
 def estimate(
-    trials: Sequence[Trial], tasks: Mapping[str, TaskInfo], measured: Mapping[str, float], device: str | None = None
+    trials: Sequence[Trial], tasks: Mapping[str, TaskInfo], measured: Mapping[str, float], base: Path
 ) -> Estimate:
-    """For the trials that have not ended; `measured` are the seconds of those that have, by key."""
+    """For the trials that have not ended; `measured` are the seconds of those that have, by key. `base` is the folder
+    that models may lie in."""
     left = list({trial.key: trial for trial in trials if trial.key not in measured}.values())
     if not left:
         return Estimate(0.0, len(measured), 0)
@@ -51,7 +54,7 @@ def estimate(
     for trial in {t.key: t for t in trials}.values():
         model = f"{trial.recipe.model} {trial.recipe.start_from} {trial.recipe.trust_remote_code}"
         if model not in sizes:
-            sizes[model] = parameters(trial.recipe)
+            sizes[model] = parameters(located(trial.recipe, base))
         size = sizes[model]
         if size is None:
             return Estimate(None, len(measured), len(left))
@@ -60,7 +63,7 @@ def estimate(
     if known:
         rate = sum(work[key] for key in known) / max(1e-9, sum(measured[key] for key in known))
     else:
-        rate = _EFFICIENCY * matrix_rate(device)
+        rate = _EFFICIENCY * matrix_rate()
     return Estimate(sum(work[trial.key] for trial in left) / rate, len(known), len(left))
 
 
@@ -92,9 +95,9 @@ def parameters(recipe: Recipe) -> float | None:
     return float(sum(p.numel() for p in model.parameters() if id(p) not in tables))
 
 
-def matrix_rate(device: str | None = None) -> float:
-    """Operations per second of a matrix product of the size that encoders have."""
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+def matrix_rate() -> float:
+    """Operations per second of a matrix product of the size that encoders have, on the GPU where there is one."""
+    where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     a, b = torch.ones(1024, 768, device=where), torch.ones(768, 768, device=where)
     done, start = 0, 0.0
     for number in range(10_000):

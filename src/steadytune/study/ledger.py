@@ -15,7 +15,6 @@ A ledger object belongs to one thread of one process: open another one elsewhere
 from __future__ import annotations
 
 import json
-import re
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,12 +29,12 @@ from steadytune.study.ledger_file import connect, create_file
 from steadytune.study.ledger_rows import Claim, TrialRow, read_outcomes, read_rows
 from steadytune.study.ledger_statements import BEAT, CLAIM, DIED, FAIL, FINISH, GIVE_BACK, RELEASE, RETRY
 from steadytune.study.outcome import Outcome
+from steadytune.study.trial_folders import KEY
 
 if TYPE_CHECKING:
     from steadytune.study.results import Status
 
 DEATHS_ALLOWED = 3  # a trial that ended so many workers is not tried again
-_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")  # also the name of a folder
 _JUMP = 1.0  # seconds by which a clock may be off before we say that it jumped
 
 
@@ -109,7 +108,7 @@ class Ledger:
         """Add (key, spec as JSON, rank); a key that is there stays as it is. Returns how many were new."""
         rows = list(rows)
         for key, spec, _ in rows:
-            if not _KEY.fullmatch(key):
+            if not KEY.fullmatch(key):
                 raise SteadytuneError(f"{key!r:.200} cannot be the key of a trial: use letters, digits, - and _.")
             if not isinstance(spec, str):
                 raise SteadytuneError(f"The spec of trial {key} must be JSON text.")
@@ -158,11 +157,14 @@ class Ledger:
 
     # -- what is said about workers ---------------------------------------------------------------------------------
 
-    def died(self, worker: str, reason: str, counted: bool = True) -> list[str]:
-        """A worker has ended. Its trial, if it had one, is free again; the third time it has failed. Returns which."""
+    def died(self, worker: str, reason: str, log: str = "", counted: bool = True) -> list[str]:
+        """A worker has ended. Its trial, if it had one, is free again; the third time it has failed. Returns which.
+
+        `reason` is a sentence; `log` is what the worker said last. Not `counted`: somebody stopped it on purpose.
+        """
         if not counted:
             return [row[0] for row in self._file.write(GIVE_BACK, {"worker": worker})]
-        about = {"worker": worker, "reason": reason, "allowed": self._allowed, "now": self._clock()}
+        about = {"worker": worker, "reason": reason, "log": log, "allowed": self._allowed, "now": self._clock()}
         with self._file.durably():
             return [row[0] for row in self._file.write(DIED.format(which="worker = :worker"), about)]
 
@@ -180,14 +182,14 @@ class Ledger:
         over, now = "lease_until < :now", {"now": self._clock()}
         if not self._file.read(f"SELECT 1 FROM trials WHERE status = 'running' AND {over} LIMIT 1", now):
             return []  # the usual case, without waiting for the right to write
-        reason = "it gave no sign of life until its lease ran out: it was killed, or its machine was."
+        reason = "It gave no sign of life until its lease ran out: it was killed, or its machine was."
         with self._file.durably():
-            about = {"reason": reason, "allowed": self._allowed, **now}
+            about = {"reason": reason, "log": "", "allowed": self._allowed, **now}
             return [row[0] for row in self._file.write(DIED.format(which=over), about)]
 
     # -- what readers ask -------------------------------------------------------------------------------------------
 
-    def counts(self) -> dict[Status, int]:
+    def counts(self) -> dict[str, int]:
         found = dict(self._file.read("SELECT status, count(*) FROM trials GROUP BY status"))
         return {status: found.get(status, 0) for status in ("pending", "running", "finished", "diverged", "failed")}
 

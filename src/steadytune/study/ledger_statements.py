@@ -37,8 +37,10 @@ UPDATE trials SET deaths = deaths + 1, token = NULL, lease_until = NULL,
     error = coalesce(error || char(10), '') || 'Attempt ' || attempts || ', worker ' || worker
         || coalesce(' on ' || machine, '') || ': ' || :reason
         || coalesce(char(10) || 'It had last said: ' || progress, '')
+        || CASE WHEN :log = '' THEN '' ELSE char(10) || 'The end of its log:' || char(10) || :log END
         || CASE WHEN deaths + 1 < :allowed THEN ''
-           ELSE char(10) || 'This trial ended its worker ' || (deaths + 1) || ' times, so it is not tried again.' END
+           ELSE char(10) || 'This trial ended its worker ' || (deaths + 1) || ' times, so it is not tried again. '
+               || :reason END
 WHERE status = 'running' AND {which} RETURNING key"""
 
 GIVE_BACK = """

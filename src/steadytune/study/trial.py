@@ -22,11 +22,11 @@ from steadytune.errors import SteadytuneError
 from steadytune.models import source
 from steadytune.recipe import Recipe
 from steadytune.rng import Streams
-from steadytune.study.data import StudyTask
+from steadytune.study.data import StudyTask, located
 from steadytune.study.outcome import Outcome, Run, Stopped
 from steadytune.tasks.base import Data
 
-_SAVE_EVERY = 60.0  # seconds between checkpoints: what a killed worker costs at most
+SAVE_EVERY = 60.0  # seconds between checkpoints: what a killed worker costs at most
 
 
 class Context:
@@ -39,8 +39,10 @@ class Context:
         device: str | None = None,
         models: Path | None = None,
         data: Mapping[str, Data] | None = None,
+        save_every: float = SAVE_EVERY,
     ) -> None:
         self.tasks, self.base, self.device, self.models = tasks, base, device, models
+        self.save_every = save_every
         self.data: dict[str, Data] = dict(data or {})  # handed in where the files are not to be had (Ray)
         self.encoded: dict[tuple[Any, ...], Encoded] = {}
 
@@ -67,7 +69,8 @@ def make_run(
 ) -> Run:
     """What a worker calls for each trial of the study whose ledger has this `meta` and lies in `folder`."""
     tasks = {name: StudyTask.from_data(spec) for name, spec in meta["sources"].items()}
-    context = Context(tasks, folder / meta["base"], device, folder / "models", data)
+    every = float(meta.get("save_every", SAVE_EVERY))
+    context = Context(tasks, folder / meta["base"], device, folder / "models", data, every)
     return lambda spec, place, progress, stop: run_trial(spec, place, progress, stop, context=context)
 
 
@@ -81,7 +84,7 @@ def run_trial(
 ) -> Outcome:
     """Train, from the last checkpoint in `folder` if there is one. Raises Stopped when it was asked to stop."""
     content = spec["content"]
-    recipe = Recipe.from_data(content["recipe"])
+    recipe = located(Recipe.from_data(content["recipe"]), context.base)
     data = context.rows(spec["task"], content["data"])
     encoded = context.numbers(spec["task"], data, recipe)
 
@@ -89,7 +92,7 @@ def run_trial(
         progress({"step": now.step, "steps": now.steps, "loss": now.loss, "validation": now.validation})
 
     streams = Streams(**content["streams"])
-    result, model = train(recipe, encoded, streams, folder, context.device, heard, stop, save_every=_SAVE_EVERY)
+    result, model = train(recipe, encoded, streams, folder, context.device, heard, stop, save_every=context.save_every)
     if result.status == "stopped":
         raise Stopped
     if spec.get("keep_model") and model is not None and context.models is not None:

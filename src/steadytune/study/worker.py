@@ -26,10 +26,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from steadytune.errors import SteadytuneError
-from steadytune.study import folders
+from steadytune.study import trial_folders as folders
 from steadytune.study.heart import Heart
 from steadytune.study.ledger import Claim, Ledger, LedgerError
 from steadytune.study.outcome import Outcome, Run, Stopped
@@ -38,7 +37,7 @@ __all__ = ["CANNOT_GO_ON", "LEASE", "DiskFull", "Options", "Outcome", "Run", "St
 
 LEASE = 60.0  # seconds after which a worker that says nothing is taken for dead
 CANNOT_GO_ON = 3  # the exit code where no other worker would fare better
-BEGINS = "Trial {} begins."  # in the worker's log, so that it can be told what belongs to which trial
+BEGINS = "--- trial {} ---"  # in the worker's log, so that it can be told what belongs to which trial
 _POLL = 0.2  # seconds between two looks for work
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
@@ -58,7 +57,7 @@ def work(
     stay: bool = False,
     parent: int | None = None,
 ) -> int:
-    """Run trials until none is left (or, to `stay`, until told to stop); returns how many this worker brought to an end.
+    """Run trials until none is left (or, to `stay`, until told to stop); returns how many this worker has ended.
 
     `worker` is a name that no other worker of the study ever had. `folder` is for checkpoints. With `parent`, a process
     id, the worker stops when it is not the child of that process any more.
@@ -85,29 +84,33 @@ def _run_one(ledger: Ledger, run: Run, claim: Claim, heart: Heart, folder: Path)
         try:
             spec = claim.spec
             outcome = run(spec, folders.take_over(folder, claim.key, claim.attempts), pulse.say, pulse.stop)
-            recorded = ledger.finish(claim, outcome)
-        except LedgerError:
-            raise
-        except KeyboardInterrupt:
-            ledger.release(claim)
-            raise
-        except Stopped if pulse.stop.is_set() else ():
-            ledger.release(claim)
-            return False
+            ours = ended = ledger.finish(claim, outcome)
         except BaseException as error:  # SystemExit too: a trial does not end its worker
-            if _disk_is_full(error):
-                ledger.release(claim)
-                raise DiskFull(
-                    f"Trial {claim.key} could not write: {error}. It goes on from there next time."
-                ) from error
-            if recorded := ledger.fail(claim, traceback.format_exc()):
-                return True
-    if not recorded:
-        print(f"The result of trial {claim.key} came too late; another worker has it now.", file=sys.stderr, flush=True)
+            spec, ended = {"keep": True}, not _is_a_stop(error, pulse.stop)
+            ours = _record_error(ledger, claim, error) if ended else ledger.release(claim)
+            if isinstance(error, KeyboardInterrupt):
+                raise
+    if not ours:
+        print(f"What trial {claim.key} says comes too late: another has it now.", file=sys.stderr, flush=True)
         folders.delete(folder, claim.key, claim.attempts)
-    elif not spec.get("keep"):
+    elif not spec.get("keep"):  # after an error or a stop it may go on from there
         folders.delete(folder, claim.key)
-    return recorded
+    return ours and ended
+
+
+def _is_a_stop(error: BaseException, stop: threading.Event) -> bool:
+    """A run that claims to have been stopped, and was not, would be claimed and stopped for ever."""
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, Stopped) and stop.is_set())
+
+
+def _record_error(ledger: Ledger, claim: Claim, error: BaseException) -> bool:
+    """The trial has failed, and would again; unless the error is about the machine, which then ends the worker."""
+    if isinstance(error, LedgerError):
+        raise error
+    if _disk_is_full(error):
+        ledger.release(claim)
+        raise DiskFull(f"Trial {claim.key} could not write: {error}. Make room, then run the same command again.")
+    return ledger.fail(claim, "".join(traceback.format_exception(error)))
 
 
 def _disk_is_full(error: BaseException | None) -> bool:
@@ -153,8 +156,16 @@ def main(arguments: Sequence[str] | None = None, make_run: Callable[[Options], R
         signal.signal(number, asked)
     try:
         run = (make_run or _trials)(options)
-        named = {"worker": options.worker, "folder": options.folder, "lease": options.lease}
-        work(options.ledger, run, stop=stop, stay=options.parent is not None, parent=options.parent, **named)
+        work(
+            options.ledger,
+            run,
+            worker=options.worker,
+            folder=options.folder,
+            lease=options.lease,
+            stop=stop,
+            stay=options.parent is not None,
+            parent=options.parent,
+        )
     except (LedgerError, DiskFull) as error:
         print(error, file=sys.stderr, flush=True)
         return CANNOT_GO_ON
@@ -165,9 +176,9 @@ def _trials(options: Options) -> Run:
     """Real trials. Everything heavy is imported here, before a trial could be blamed for it."""
     import torch
 
-    torch.set_num_threads(options.threads)  # numbers must not depend on how many workers there are
     from steadytune.study.trial import make_run
 
+    torch.set_num_threads(options.threads)  # numbers must not depend on how many workers there are
     with Ledger.open(options.ledger, readonly=True) as ledger:
         return make_run(ledger.meta, options.ledger.parent, options.device)
 

@@ -75,7 +75,7 @@ def load(path: str | Path, *, transpose: bool = False) -> Digits:
     found = image.load(path, validation=0.1)
     if found.task.labels != tuple(str(digit) for digit in range(CLASSES)):
         raise SteadytuneError(f"{path} has the classes {', '.join(found.task.labels)}; the ten digits are needed.")
-    arrays = {part: (rows.images, rows.labels) for part, rows in found.splits().items()}
+    arrays = {part: (np.asarray(rows.images), np.asarray(rows.labels)) for part, rows in found.splits().items()}
     return from_arrays(Path(path).stem, arrays, transpose=transpose)
 
 

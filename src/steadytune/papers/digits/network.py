@@ -15,6 +15,7 @@ once; the tests hold the two together.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -28,9 +29,11 @@ from torch.nn import functional
 from steadytune.apply import apply_
 from steadytune.engine.batches import Order
 from steadytune.errors import SteadytuneError
+from steadytune.methods.adamw import AdamWMethod
 from steadytune.methods.base import Method, check_choice, check_probability
 from steadytune.methods.dropout import Dropout
 from steadytune.methods.mixout import Mixout
+from steadytune.methods.schedules import LinearSchedule
 from steadytune.methods.weight_decay import WeightDecay
 from steadytune.papers.digits.data import Images
 from steadytune.rng import Streams, random_bits, stream_seed
@@ -98,7 +101,7 @@ class StreamDropout(nn.Dropout):
 def new_network(streams: Streams, dtype: torch.dtype = torch.float32) -> nn.Sequential:
     """The network with fresh weights of the stream init."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    for number, (inputs, outputs) in enumerate(zip(WIDTHS, WIDTHS[1:-1]), start=1):
+    for number, (inputs, outputs) in enumerate(itertools.pairwise(WIDTHS[:-1]), start=1):
         layers[f"hidden_{number}"] = nn.Linear(inputs, outputs)
         layers[f"relu_{number}"] = nn.ReLU()
         layers[f"norm_{number}"] = nn.LayerNorm(outputs)
@@ -134,24 +137,19 @@ def methods_of(restart: Restart, training: Training) -> list[Method]:
         names = ",".join(MIXED[restart.layers])
         chosen = [Mixout(p=restart.p, layers=names, mask=restart.mask, gradient=restart.gradient)]
     if training.weight_decay:
-        chosen.append(WeightDecay(training.weight_decay, form=training.decay_form))
-    return chosen
+        chosen.append(WeightDecay(training.weight_decay, form=training.decay_form))  # type: ignore[arg-type]
+    return [*chosen, AdamWMethod(betas=training.betas, eps=training.eps), LinearSchedule(training.warmup)]
 
 
 def train_alone(start: Mapping[str, Tensor], restart: Restart, training: Training, images: Images) -> nn.Sequential:
     """One restart, by the loop that anybody would write. Images, weights and result are on one device."""
-    from steadytune.methods.adamw import AdamWMethod
-    from steadytune.methods.schedules import LinearSchedule
-
     network = network_of(start, restart.streams).train()
-    methods = methods_of(restart, training)
-    methods += [AdamWMethod(betas=training.betas, eps=training.eps), LinearSchedule(training.warmup)]
-    applied = apply_(network, methods, streams=restart.streams)
+    applied = apply_(network, methods_of(restart, training), streams=restart.streams)
     order = Order(len(images), training.batch_size, restart.streams)
     steps = order.steps_per_epoch * restart.epochs
     optimizer: Any = applied.optimizer(lr=restart.lr)
     scheduler = applied.scheduler(optimizer, steps, order.steps_per_epoch)
-    dtype = network.output.weight.dtype
+    dtype = next(network.parameters()).dtype
     for rows in order.batches(0, steps):
         chosen = torch.from_numpy(rows).to(images.labels.device)
         loss = functional.cross_entropy(network(images.rows(chosen, dtype)), images.labels[chosen])
@@ -165,9 +163,5 @@ def train_alone(start: Mapping[str, Tensor], restart: Restart, training: Trainin
 @torch.no_grad()
 def accuracy_alone(network: nn.Sequential, images: Images) -> float:
     network.eval()
-    dtype = network.output.weight.dtype
-    hits = sum(
-        int((network(images.rows(part, dtype)).argmax(-1) == images.labels[part]).sum())
-        for part in (slice(at, at + 1000) for at in range(0, len(images), 1000))
-    )
-    return hits / len(images)
+    found = network(images.rows(slice(None), next(network.parameters()).dtype)).argmax(-1)
+    return int((found == images.labels).sum()) / len(images)

@@ -19,7 +19,7 @@ exactly.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,14 +55,19 @@ def train(
     images: Images,
     *,
     at_once: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Trained:
-    """Train restart i from starts[i]. Everything runs where `images` are, in the dtype of the starts."""
+    """Train restart i from starts[i]. Everything runs where `images` are, in the dtype of the starts.
+
+    `at_once` limits a stack; `say` is told after each stack how far it is.
+    """
     device = images.labels.device
     stacks = list(_stacks(restarts, at_once or STACK.get(device.type, STACK["cpu"])))
     done = []
     for positions in stacks:
         start = {name: torch.stack([starts[i][name] for i in positions]).to(device) for name in starts[0]}
         done.append(_train_stack(start, [restarts[i] for i in positions], training, images))
+        say(f"{sum(len(each.losses) for each in done)} of {len(restarts)} restarts are trained.")
     back = [position for positions in stacks for position in positions]
     order = sorted(range(len(back)), key=lambda i: back[i])  # where each restart stands in the concatenated stacks
     joined = {name: torch.cat([each.weights[name] for each in done])[order] for name in starts[0]}
@@ -111,7 +116,7 @@ def _row(weights: Weights, name: str) -> Tensor:
 
 
 @torch.no_grad()
-def accuracy(weights: Weights, images: Images, rows_at_once: int = 1000) -> list[float]:
+def accuracy(weights: Weights, images: Images, rows_at_once: int = 250) -> list[float]:
     """Share of rows that each network gets right; NaN for one whose weights are not finite."""
     some = weights["output.weight"]
     hits = torch.zeros(len(some), dtype=torch.int64, device=some.device)
@@ -172,7 +177,7 @@ def _train_stack(start: Weights, restarts: Sequence[Restart], training: Training
             total += loss.detach() * (chosen.shape[1] / len(images))
             step += 1
             if step in drift_at:
-                drift.append((step, sum(squared_distances(leaves, start).values()).sqrt()))
+                drift.append((step, torch.stack([*squared_distances(leaves, start).values()]).sum(0).sqrt()))
         losses.append(total)
     walks = _by_replica([far for _, far in drift])
     return Trained(weights, _by_replica(losses), [[*zip((at for at, _ in drift), walk)] for walk in walks])

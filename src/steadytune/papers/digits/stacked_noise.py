@@ -43,17 +43,18 @@ class StackedNoise:
         """The weights to compute with, and what to multiply the hidden activations with (None: nothing)."""
         if self._quiet:
             return weights, None
+        active = len(weights["output.weight"])
         if not self._mixes:
-            return weights, {
-                name: self._scale(name, call, active := len(weights["output.weight"]), rows * units).view(active, rows, -1)
-                for name, units in zip(DROPPED, WIDTHS[1:-1])
-            }
+            widths = dict(zip(DROPPED, WIDTHS[1:-1]))
+            scales = {name: self._scale(name, call, active, rows * width) for name, width in widths.items()}
+            return weights, {name: scale.view(active, rows, -1) for name, scale in scales.items()}
         mixed = dict(weights)
-        for key in (f"{name}.weight" for name in self._names):
-            weight = weights[key]
-            active, outputs, inputs = weight.shape
-            scale = self._scale(key.removesuffix(".weight"), call, active, outputs * inputs if self._element else inputs)
-            mixed[key] = torch.lerp(targets[key][:active], weight, scale.view(active, -1, inputs))
+        for name in self._names:
+            weight = weights[f"{name}.weight"]
+            outputs, inputs = weight.shape[1:]
+            scale = self._scale(name, call, active, outputs * inputs if self._element else inputs)
+            target = targets[f"{name}.weight"][:active]
+            mixed[f"{name}.weight"] = torch.lerp(target, weight, scale.view(active, -1, inputs))
         return mixed, None
 
     def _scale(self, name: str, call: int, active: int, count: int) -> Tensor:

@@ -4,7 +4,7 @@
     figures/<name>.svg .png .pdf
     tables/<name>.csv .md .tex
 
-Everything is made under a hidden name first; the page gets its name last, and whole.
+Everything is written under a hidden name first, so a full disk leaves the report of before as it was.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ def write_report(results: StudyResults, folder: str | Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as made:
             hidden = Path(made)
-            drawn = _write_figures(figures(results, compared), hidden / FIGURES)
+            drawn = _write_figures(figures(compared), hidden / FIGURES)
             listed = _write_tables(tables(compared), hidden / TABLES)
-            page = make_page(readable(results), answer(compared).sentences(), listed, drawn)
-            for part in (FIGURES, TABLES):
-                (folder / part).mkdir(exist_ok=True)
-                for file in sorted((hidden / part).iterdir()):
-                    os.replace(file, folder / part / file.name)
-            write_text(folder / PAGE, page)
+            write_text(hidden / PAGE, make_page(readable(results), answer(compared).sentences(), listed, drawn))
+            for file in (*sorted(hidden.glob("*/*")), hidden / PAGE):  # all is on the disk: names are all it takes
+                target = folder / file.relative_to(hidden)
+                target.parent.mkdir(exist_ok=True)
+                os.replace(file, target)
     except OSError as error:
         why = error.strerror or error
         raise SteadytuneError(

@@ -11,11 +11,14 @@ from steadytune.report.study.figures.style import (
     FONT,
     LIGHT,
     NAME_WIDTH,
+    across,
     lines_drawn,
     looks,
+    metric_label,
     sheet,
     tasks_drawn,
     text_inches,
+    title,
 )
 from steadytune.report.study.naming import short_names
 from steadytune.report.study.runs import Runs
@@ -40,8 +43,8 @@ def distribution(tell: Telling) -> Figure | None:
     level = " Dashed: the score without learning; runs that are not above it failed (counted on the right)."
     known = any(tell.runs(task, names[0]).level is not None for task in tasks)
     caption = (
-        "One point per run; crosses: diverged, at the score they count as. Box: from the first to the third quartile, with "
-        f"the median. Diamond: the mean.{level if known else ''}{rule}{fewer_lines}{fewer_tasks}"
+        "One point per run; crosses: diverged, at the score they count as. Box: from the first to the third quartile, "
+        f"with the median. Diamond: the mean.{level if known else ''}{rule}{fewer_lines}{fewer_tasks}"
     )
     return Figure("distribution", "How the runs are spread", caption, lambda: _draw(tell, tasks, names, most))
 
@@ -50,17 +53,16 @@ def _draw(tell: Telling, tasks: list[str], names: list[str], most: int) -> Drawn
     labels = short_names(names, NAME_WIDTH)
     row = 0.3 if len(names) <= 12 else 0.22
     left = 0.2 + text_inches(max(len(label) for label in labels.values()))
-    figure, axes = sheet(len(tasks), max(0.7, row * len(names) + 0.1), left=left, shared=True)
-    columns = {1: 1, 2: 2, 3: 3, 4: 2}.get(len(tasks), 3)
+    figure, axes = sheet(len(tasks), max(0.7, row * len(names) + 0.1), left=left, gap=0.42, shared=True)
+    columns = across(len(tasks))
     for place, (task, panel) in enumerate(zip(tasks, axes)):
         for height, name in enumerate(names):
             _line(panel, tell.runs(task, name), len(names) - 1 - height, looks(tell)[name].colour, most)
         first = tell.runs(task, names[0])
         if first.level is not None:
             panel.axvline(first.level, color=LIGHT["level"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
-        panel.set_title(
-            f"{tell.task[task][:40]} ({tell.metric(task)}{'' if first.greater_is_better else ', lower is better'})"
-        )
+        title(panel, tell.task[task])
+        panel.set_xlabel(metric_label(tell, task))
         panel.set_ylim(-0.6, len(names) - 0.4)
         panel.set_yticks(range(len(names)), [labels[name] for name in reversed(names)] if place % columns == 0 else [])
         panel.tick_params(axis="y", length=0, labelcolor=LIGHT["ink"], labelsize=FONT)
@@ -92,28 +94,9 @@ def _line(panel: Axes, runs: Runs, height: float, colour: str, most: int) -> Non
         ordered[~diverged], heights[~diverged], marker="o", markersize=2.6, alpha=0.75, markeredgewidth=0, **points
     )
     panel.plot(ordered[diverged], heights[diverged], marker="x", markersize=4.5, markeredgewidth=1.1, **points)
-    mean = runs.summary.mean
-    panel.plot(
-        [mean],
-        [height],
-        marker="D",
-        markersize=4.2,
-        color=colour,
-        markeredgecolor="white",
-        markeredgewidth=0.7,
-        zorder=5,
-    )
+    mean = {"markersize": 4.4, "markeredgecolor": colour, "markerfacecolor": LIGHT["paper"], "markeredgewidth": 1.3}
+    panel.plot([runs.summary.mean], [height], marker="D", zorder=5, **mean)
     if runs.failed:
-        text = f"{runs.failed}/{runs.n}"
-        panel.annotate(
-            text,
-            (1.0, height),
-            xycoords=("axes fraction", "data"),
-            xytext=(-1, 0),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            fontsize=FONT - 2,
-            color=LIGHT["level"],
-            zorder=6,
-        )
+        place = {"xycoords": ("axes fraction", "data"), "xytext": (3, 0), "textcoords": "offset points"}
+        count, look = f"{runs.failed}/{runs.n}", {"fontsize": FONT - 2, "color": LIGHT["level"]}
+        panel.annotate(count, (1.0, height), ha="left", va="center", annotation_clip=False, **place, **look)

@@ -1,7 +1,7 @@
 """What all figures share: colours, fonts, panels in a grid, and how a line of a study looks in every one of them.
 
-Colours are told apart without colour vision (after Okabe & Ito 2008), and lines differ in markers too. Each has a twin for
-dark pages; the SVG of a page switches between them (figure.py). Text is drawn as text, never read as mathematics.
+Colours are told apart without colour vision (after Okabe & Ito 2008), and lines differ in markers too. Each has a twin
+for dark pages; the SVG of a page switches between them (figure.py). Text is drawn as text, never read as mathematics.
 """
 
 from __future__ import annotations
@@ -13,25 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steadytune.report.study.naming import short_names
+from steadytune.report.study.naming import short, short_names
 from steadytune.report.study.telling import Telling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
 
-LIGHT = {
-    **{"ink": "#1d2126", "muted": "#5f6b77", "line": "#d5dbe1", "faint": "#aab3bd", "level": "#8a3b12"},
-    **{"blue": "#0068b5", "orange": "#d15a00", "green": "#008a63", "purple": "#b0508f"},
-    **{"amber": "#b07d00", "sky": "#3e9bd6", "brown": "#7a5239", "base": "#48525c"},
-}
-DARK = {
-    **{"ink": "#e6e9ec", "muted": "#9aa5b0", "line": "#363e46", "faint": "#65707b", "level": "#f0a070"},
-    **{"blue": "#58aef5", "orange": "#ff9350", "green": "#3fcfa0", "purple": "#e79fcb"},
-    **{"amber": "#f2c14e", "sky": "#9ad4ff", "brown": "#c8a38b", "base": "#c3ccd4"},
-}
+LIGHT = {"ink": "#1d2126", "muted": "#5f6b77", "line": "#d5dbe1", "faint": "#aab3bd", "paper": "#fffffe"}
+LIGHT |= {"blue": "#0068b5", "orange": "#d15a00", "green": "#008a63", "purple": "#b0508f", "amber": "#b07d00"}
+LIGHT |= {"sky": "#3e9bd6", "brown": "#7a5239", "base": "#48525c", "level": "#8a3b12"}
+DARK = {"ink": "#e6e9ec", "muted": "#9aa5b0", "line": "#363e46", "faint": "#65707b", "paper": "#171b1f"}
+DARK |= {"blue": "#58aef5", "orange": "#ff9350", "green": "#3fcfa0", "purple": "#e79fcb", "amber": "#f2c14e"}
+DARK |= {"sky": "#9ad4ff", "brown": "#c8a38b", "base": "#c3ccd4", "level": "#f0a070"}
 SERIES = ("blue", "orange", "green", "purple", "amber", "sky", "brown")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("s", "^", "D", "v", "P", "X", "*")  # the baseline has "o"
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 WIDTH = 9.0  # inches; 864 CSS pixels
 FONT = 9.0  # points
@@ -40,26 +36,25 @@ MOST_BANDS = 5  # lines in a panel, above which only two of them keep their band
 NAME_WIDTH = 30
 
 
+_SETTINGS: dict[str, Any] = {"font.family": ["DejaVu Sans"], "font.size": FONT, "text.color": LIGHT["ink"]}
+_SETTINGS |= {"text.parse_math": False, "text.usetex": False, "svg.fonttype": "none", "pdf.fonttype": 42}
+_SETTINGS |= {"axes.edgecolor": LIGHT["faint"], "axes.linewidth": 0.8, "axes.labelcolor": LIGHT["muted"]}
+_SETTINGS |= {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True}
+_SETTINGS |= {"axes.titlesize": FONT + 1, "axes.titlelocation": "left", "axes.titlecolor": LIGHT["ink"]}
+_SETTINGS |= {"axes.labelsize": FONT - 0.5, "axes.formatter.use_mathtext": False, "legend.frameon": False}
+_SETTINGS |= {"grid.color": LIGHT["line"], "grid.linewidth": 0.6, "xtick.color": LIGHT["muted"]}
+_SETTINGS |= {"ytick.color": LIGHT["muted"], "xtick.labelsize": FONT - 1, "ytick.labelsize": FONT - 1}
+
+
 @contextmanager
 def drawing(salt: str) -> Iterator[None]:
     """matplotlib as it comes, whatever the user's settings; nothing of ours stays behind."""
     import matplotlib
 
-    ours: dict[str, Any] = {
-        **{"font.family": ["DejaVu Sans"], "font.size": FONT, "text.parse_math": False, "text.usetex": False},
-        **{"svg.fonttype": "none", "svg.hashsalt": f"steadytune {salt}", "pdf.fonttype": 42, "path.simplify": True},
-        **{"axes.edgecolor": LIGHT["faint"], "axes.linewidth": 0.8, "axes.labelcolor": LIGHT["ink"]},
-        **{"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True},
-        **{"axes.titlesize": FONT + 1, "axes.titlelocation": "left", "axes.titlecolor": LIGHT["ink"]},
-        **{"grid.color": LIGHT["line"], "grid.linewidth": 0.6, "text.color": LIGHT["ink"]},
-        **{"xtick.color": LIGHT["muted"], "ytick.color": LIGHT["muted"], "xtick.labelsize": FONT - 1},
-        **{"ytick.labelsize": FONT - 1, "legend.frameon": False, "axes.formatter.use_mathtext": False},
-        **{"axes.unicode_minus": True, "figure.dpi": 100, "savefig.bbox": None},
-    }
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")  # letters that the font lacks: browsers have others
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(ours)
+        matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": f"steadytune {salt}"})
         yield
 
 
@@ -121,28 +116,48 @@ def lines_drawn(tell: Telling) -> tuple[list[str], str]:
     return [name for name in names if name in kept], f" Of {len(names)} lines, the baseline and the best are drawn."
 
 
+def across(count: int) -> int:
+    """How many panels stand side by side."""
+    return {1: 1, 2: 2, 3: 3, 4: 2}.get(count, 3)
+
+
 def sheet(
-    count: int, height: float, *, columns: int | None = None, left: float = 0.62, shared: bool = False, legend: int = 0
+    count: int,
+    height: float,
+    *,
+    columns: int | None = None,
+    left: float = 0.62,
+    gap: float = 0.3,
+    shared: bool = False,
+    legend: int = 0,
 ) -> tuple[Drawn, list[Axes]]:
     """A figure with `count` panels of `height` inches. `left` is the room for labels: before every panel, or (shared)
     once per row. `legend` rows are kept free at the top."""
     from matplotlib.figure import Figure as MatplotlibFigure
 
-    across = columns or {1: 1, 2: 2, 3: 3, 4: 2}.get(count, 3)
-    down = math.ceil(count / across)
-    gap, top, bottom, right = 0.28, 0.34, 0.5, 0.12
-    head = 0.22 * legend + (0.08 if legend else 0.0)
-    total = head + down * (top + height + bottom)
-    inner = WIDTH - right - (left + gap * (across - 1) if shared else across * left + gap * 0.3 * (across - 1))
-    width = inner / across
+    columns = columns or across(count)
+    top, bottom = 0.34, 0.56
+    head = 0.21 * legend
+    total = head + math.ceil(count / columns) * (top + height + bottom)
+    before = [left + (0 if shared else left) * column for column in range(columns)]
+    width = (WIDTH - before[-1] - gap * columns) / columns
     figure = MatplotlibFigure(figsize=(WIDTH, total))
     axes = []
     for place in range(count):
-        row, column = divmod(place, across)
-        x = left + column * (width + gap) if shared else left + column * (width + left + gap * 0.3)
-        y = total - head - row * (top + height + bottom) - top - height
+        row, column = divmod(place, columns)
+        x, y = before[column] + column * (width + gap), total - head - (row + 1) * (top + height + bottom) + bottom
         axes.append(figure.add_axes((x / WIDTH, y / total, width / WIDTH, height / total)))
     return figure, axes
+
+
+def title(panel: Axes, text: str) -> None:
+    """As much of a name as there is room for above its panel."""
+    width = panel.get_position().width * WIDTH
+    panel.set_title(short(text, max(8, int(width / text_inches(1, FONT + 1)))))
+
+
+def metric_label(tell: Telling, task: str) -> str:
+    return tell.metric(task) + ("" if tell.results.tasks[task].greater_is_better else " (lower is better)")
 
 
 def legend_rows(labels: Sequence[str]) -> int:
@@ -172,8 +187,8 @@ def _legend_columns(labels: Sequence[str]) -> int:
 
 
 def text_inches(characters: int, size: float = FONT) -> float:
-    """Roughly how wide a text is; letters are about 0.6 of their height."""
-    return characters * 0.62 * size / 72
+    """Roughly how wide a text is; letters are about 0.55 of their height."""
+    return characters * 0.55 * size / 72
 
 
 def handle(look: Look) -> Any:

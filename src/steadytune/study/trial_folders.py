@@ -13,6 +13,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from steadytune.errors import SteadytuneError
+
+KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 
 
@@ -20,7 +23,7 @@ def take_over(root: Path, key: str, attempt: int) -> Path:
     """The folder of this attempt, with what the newest earlier one left there; older ones are deleted."""
     own = _place(root, key, attempt)
     own.parent.mkdir(parents=True, exist_ok=True)
-    earlier = [number for number in _attempts(root, key) if number != attempt]
+    earlier = [number for number in _attempts(root, key) if number < attempt]  # a later one has taken it from us
     if not own.exists():
         for number in sorted(earlier, reverse=True):
             with suppress(OSError):  # whose it was may be deleting it just now
@@ -35,9 +38,7 @@ def take_over(root: Path, key: str, attempt: int) -> Path:
 def delete(root: Path, key: str, attempt: int | None = None) -> None:
     """What a trial left behind: of one attempt, or of all."""
     for number in _attempts(root, key) if attempt is None else [attempt]:
-        shutil.rmtree(_place(root, key, number), ignore_errors=True)
-        with suppress(OSError):  # the last one out
-            _place(root, key, number).parent.rmdir()
+        shutil.rmtree(_place(root, key, number), ignore_errors=True)  # not its parent: another may be about to use it
 
 
 def keys(root: Path) -> set[str]:
@@ -46,6 +47,8 @@ def keys(root: Path) -> set[str]:
 
 
 def _place(root: Path, key: str, attempt: int) -> Path:
+    if not KEY.fullmatch(key):  # these folders are deleted, so they had better be ours
+        raise SteadytuneError(f"{key!r:.200} is not the key of a trial: the ledger is damaged, or not made by steadytune.")
     return root / f"attempt-{attempt}" / key
 
 

@@ -1,0 +1,149 @@
+"""Running a study on this machine: worker processes on its cores or GPUs, watched, and replaced when they die.
+
+The workers claim their trials from the ledger by themselves; this driver only starts them, notices when one dies (its
+trial is free again at once, and after the third time failed, with what the worker said last), and ends when nothing is
+left. A second run of the same study adds its workers to those of the first.
+
+Each worker writes to a log beside the ledger. Its file is locked for as long as the worker lives, so a later run
+knows whose trials to take back without waiting for their leases.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from steadytune.errors import SteadytuneError
+from steadytune.study import trial_folders
+from steadytune.study.crew import Crew, Ended, is_running, last_words, slots
+from steadytune.study.ledger import Ledger
+from steadytune.study.worker import CANNOT_GO_ON, LEASE
+
+_GLANCE = 0.05  # seconds between two looks at the workers
+_TICK = 1.0
+
+
+def run_local(
+    ledger_path: str | Path,
+    *,
+    workers: int | None = None,
+    devices: Sequence[str] | None = None,
+    per_gpu: int | None = None,
+    threads: int = 1,
+    lease: float = LEASE,
+    command: Sequence[str] | None = None,
+    on_tick: Callable[[], object] | None = None,
+    stop: threading.Event | None = None,
+    grace: float = 60.0,
+) -> bool:
+    """Run all trials of a ledger. True when all have ended, False when it was asked to stop before.
+
+    workers   how many processes; by default one per core, or `per_gpu` for each GPU
+    devices   such as ["cpu"] or ["cuda:0", "cuda:1"]; by default all GPUs, or the CPU where there is none
+    on_tick   called about once a second and before the end; may plan more trials, and then returns something true
+    stop      set it to stop; without it Ctrl-C and SIGTERM do that (twice: without waiting for checkpoints)
+    grace     seconds that workers have for their checkpoint when they are stopped
+    """
+    path = Path(ledger_path)
+    crew = Crew(path, slots(workers, devices, per_gpu), threads=threads, lease=lease, command=command)
+    with Ledger.open(path) as ledger, _stopping(stop) as stop:
+        take_back(ledger, crew.logs)
+        sweep(ledger, path.parent / "trials")
+        try:
+            return Driver(ledger, crew, on_tick).run(stop)
+        finally:
+            for ended in crew.stop_(grace):
+                with suppress(SteadytuneError):  # then its lease runs out
+                    ledger.died(ended.name, "", counted=False)
+
+
+class Driver:
+    """Keeps a crew at work. Its parts are separate so that they can be tested."""
+
+    def __init__(self, ledger: Ledger, crew: Crew, on_tick: Callable[[], object] | None = None) -> None:
+        self.ledger, self.crew, self.on_tick = ledger, crew, on_tick
+        self._tick_at, self._was_idle, self._more = 0.0, False, False
+        self._idle_deaths, self._claims = 0, -1
+
+    def run(self, stop: threading.Event) -> bool:
+        while not stop.is_set():
+            for ended in self.crew.reap_():
+                self._bury(ended)
+            counts = self.ledger.counts()
+            left = counts["pending"] + counts["running"]
+            if not self._more_to_come(idle=not left) and not left:
+                return True
+            self.crew.start_(up_to=left)
+            stop.wait(_GLANCE)
+        return False
+
+    def _more_to_come(self, idle: bool) -> bool:
+        """What `on_tick` says; asked about once a second, and at once when there is nothing left to do."""
+        if self.on_tick is not None and (time.monotonic() >= self._tick_at or (idle and not self._was_idle)):
+            self._tick_at = time.monotonic() + _TICK
+            self._more = bool(self.on_tick())
+        self._was_idle = idle
+        return self._more
+
+    def _bury(self, ended: Ended) -> None:
+        """A worker ended that nobody had asked to."""
+        if ended.code == CANNOT_GO_ON:
+            with suppress(SteadytuneError):
+                self.ledger.died(ended.name, "", counted=False)
+            said = ended.last_words.rpartition("\n")[2]
+            raise SteadytuneError(f"A worker had to give up, and others would too. {said}")
+        if self.ledger.died(ended.name, ended.how, ended.last_words):
+            return
+        # It had no trial. That is bad luck, or nothing can start here: then going on would be for ever.
+        claims = self.ledger.attempts()
+        self._idle_deaths = self._idle_deaths + 1 if claims == self._claims else 1
+        self._claims = claims
+        if self._idle_deaths >= max(3, len(self.crew.slots)):
+            raise SteadytuneError(
+                f"Workers end before they have begun a trial. The last one: {ended.how} The end of its log, "
+                f"{ended.log}:\n{ended.last_words}"
+            )
+
+
+def take_back(ledger: Ledger, logs: Path) -> list[str]:
+    """Trials of workers that died with the run that watched them; their leases need not be waited for."""
+    taken = []
+    for row in ledger.rows(status="running"):
+        log = logs / f"{row.worker}.log"
+        if row.worker and log.is_file() and not is_running(log):
+            reason = "It was gone when the study was run again: it was killed, or its machine was."
+            taken += ledger.died(row.worker, reason, last_words(log))
+    return taken
+
+
+def sweep(ledger: Ledger, folder: Path) -> None:
+    """Checkpoints of trials that have ended: their worker was killed between recording a result and deleting them."""
+    for row in ledger.rows(keys=trial_folders.keys(folder)):
+        if row.status in ("finished", "diverged") and not row.spec.get("keep"):
+            trial_folders.delete(folder, row.key)
+
+
+@contextmanager
+def _stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
+    """Inside, the first Ctrl-C or SIGTERM sets the event; a second Ctrl-C breaks off at once."""
+    if stop is not None or threading.current_thread() is not threading.main_thread():
+        yield stop or threading.Event()
+        return
+    asked = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
