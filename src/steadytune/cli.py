@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from steadytune import __version__
-from steadytune.cli_study import study
+from steadytune.cli_study import compare, study
 from steadytune.errors import SteadytuneError
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ app = typer.Typer(
 )
 
 app.add_typer(study, name="study")
+app.command(epilog="Example:  steadytune compare table1-study:mixout table1-study:standard")(compare)
 
 # What commands share, and the panels that group the many options of `fit` in its help.
 DATA, RECIPE, OUTPUT = "Data", "Recipe", "Output"

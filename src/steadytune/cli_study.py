@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from steadytune.report.study.sides import Side
 
 study = typer.Typer(
     help="Compare recipes over seeds and tasks: one YAML file, one command, one report.",
@@ -118,3 +121,43 @@ def export(
     from steadytune.study.command import run_export
 
     raise typer.Exit(run_export(place, target))
+
+
+def compare(
+    a: Annotated[str, typer.Argument(help="A fit's folder, or DIR:VARIANT of a study.", metavar="A")],
+    b: Annotated[str, typer.Argument(help="What A is compared with.", metavar="B")],
+    as_json: AsJson = False,
+) -> None:
+    """Is A better than B? Two fits, or two variants of studies: the answer, the tests behind it, and how sure it is."""
+    import json
+
+    from rich.console import Console
+
+    from steadytune.report.study.compare import compare as compare_sides
+
+    pair = compare_sides(_side(a), _side(b))
+    if as_json:
+        typer.echo(json.dumps(pair.as_data()))
+    else:
+        Console().print(pair.render(), highlight=False)
+
+
+def _side(place: str) -> Side:
+    """`reviews-fit`, `table1-study:mixout`, or a study of one variant."""
+    from pathlib import Path
+
+    from steadytune.errors import SteadytuneError
+    from steadytune.report.study.sides import side_of_fit, side_of_variant
+    from steadytune.study.command import folder_of
+    from steadytune.study.folder import LEDGER, read_results
+
+    cuts = [at for at, letter in enumerate(place) if letter == ":"]  # a name of a variant may have a colon too
+    cut = next((at for at in cuts if Path(place[:at]).exists()), None)
+    where, variant = (place, None) if Path(place).exists() or cut is None else (place[:cut], place[cut + 1 :])
+    if not (folder_of(where) / LEDGER).exists():
+        return side_of_fit(where)
+    results = read_results(folder_of(where))
+    reported = list(dict.fromkeys(name for _, name in results.reported))
+    if variant is None and len(reported) != 1:
+        raise SteadytuneError(f"{where} has several variants; say which, as {where}:{(reported or ['NAME'])[0]}")
+    return side_of_variant(results, variant if variant is not None else reported[0])

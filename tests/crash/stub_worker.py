@@ -1,12 +1,13 @@
 """A worker whose trials do what their spec says. It does not import torch, so it starts in a moment.
 
-    python stub_worker.py LEDGER --worker NAME ...        as steadytune.study.worker
+python stub_worker.py LEDGER --worker NAME ...        as steadytune.study.worker
 """
 
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from steadytune.study.outcome import Outcome, Stopped
 from steadytune.study.worker import main
@@ -38,6 +39,10 @@ def error(spec, folder, progress, stop):
     raise RuntimeError("no such thing as a free lunch")
 
 
+def gpu_error(spec, folder, progress, stop):
+    raise RuntimeError(f"CUDA error: device-side assert triggered in process {os.getpid()}")
+
+
 def no_room(spec, folder, progress, stop):
     raise OSError(28, "No space left on device")
 
@@ -48,13 +53,16 @@ def wait(spec, folder, progress, stop):
     with open(spec["begun"], "a") as begun:
         print(os.getpid(), file=begun)
     while not os.path.exists(spec["gate"]):
-        if stop.wait(0.01) and not spec.get("deaf"):
-            (folder / "stopped").touch()
-            raise Stopped
+        if stop.wait(0.01):
+            Path(f"{spec['begun']}.told").touch()
+            if not spec.get("deaf"):
+                (folder / "stopped").touch()
+                raise Stopped
+            time.sleep(0.01)
     return Outcome("finished", {"value": os.getpid(), "went_on": (folder / "stopped").exists()})
 
 
-RUNS = {run.__name__: run for run in (square, kill, segfault, leave, error, no_room, wait)}
+RUNS = {run.__name__: run for run in (square, kill, segfault, leave, error, gpu_error, no_room, wait)}
 
 
 def run(spec, folder, progress, stop):

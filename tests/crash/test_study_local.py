@@ -129,9 +129,7 @@ def test_a_hundred_sigkills_lose_and_double_nothing(tmp_path):
     assert len(killed) == 100
     assert [row.status for row in found] == ["finished"] * 1500
     assert witnessed == [row.key for row in found]  # none lost, none doubled
-    assert results(path) == {
-        f"t{n:04d}": {"value": n * n, "best": {"step": 1, "validation": n}} for n in range(1500)
-    }
+    assert results(path) == {f"t{n:04d}": {"value": n * n, "best": {"step": 1, "validation": n}} for n in range(1500)}
     assert not list((tmp_path / "trials").glob("*/*"))
     died = sum(row.deaths for row in found)
     assert 0 < died <= 100
@@ -158,6 +156,17 @@ def test_a_trial_that_ends_its_workers_fails_after_three_and_the_others_finish(t
         assert "This trial ended its worker 3 times, so it is not tried again." in found[key].error.split("\n")[-1]
     assert "RuntimeError: no such thing as a free lunch" in found["error"].error
     assert "Traceback" in found["error"].error
+
+
+def test_after_an_error_of_the_gpu_the_next_trial_has_a_new_process(tmp_path):
+    """CUDA answers every call with the same error from then on: the trials that follow would fail for nothing."""
+    path = make(tmp_path, {"a": {"do": "gpu_error"}, "b": {"do": "gpu_error"}, **squares(2)})
+    assert run_local(path, workers=1, devices=["cpu"], command=STUB)
+    found = rows(path)
+    assert [row.status for row in found.values()] == ["failed", "failed", "finished", "finished"]
+    assert [row.attempts for row in found.values()] == [1] * 4
+    assert len({row.worker for row in found.values()}) == 3
+    assert "CUDA error: device-side assert" in found["a"].error
 
 
 def test_a_worker_that_was_frozen_past_its_lease_is_refused(tmp_path):
@@ -228,10 +237,20 @@ def test_a_worker_that_does_not_listen_is_killed_and_its_trial_given_back(tmp_pa
     def stop_when_begun():
         stop.set() if (tmp_path / "w.begun").exists() else None
 
-    assert not run_local(
-        path, workers=1, devices=["cpu"], command=STUB, stop=stop, on_tick=stop_when_begun, grace=0.3
-    )
+    assert not run_local(path, workers=1, devices=["cpu"], command=STUB, stop=stop, on_tick=stop_when_begun, grace=0.3)
     assert not alive(begun(tmp_path))
+    assert [(row.status, row.deaths) for row in rows(path).values()] == [("pending", 0)]
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path):
+    path = make(tmp_path, waiting(tmp_path, deaf=True))
+    with process([sys.executable, "-c", DRIVER, str(path), *STUB]) as driver:
+        pid = begun(tmp_path)
+        driver.send_signal(signal.SIGINT)
+        wait_for((tmp_path / "w.begun.told").exists, "the worker to be told")
+        driver.send_signal(signal.SIGINT)
+        assert driver.wait(30.0) == 130  # half of what it would have waited
+    assert not alive(pid)
     assert [(row.status, row.deaths) for row in rows(path).values()] == [("pending", 0)]
 
 
@@ -267,7 +286,7 @@ def test_a_second_run_adds_its_workers(tmp_path):
 
 def test_a_full_disk_stops_the_study_and_fails_no_trial(tmp_path):
     path = make(tmp_path, {"full": {"do": "no_room"}, **squares(3)})
-    with pytest.raises(SteadytuneError, match="had to give up.*No space left on device.*Make room"):
+    with pytest.raises(SteadytuneError, match=r"had to give up.*No space left on device.*Make room"):
         run_local(path, workers=1, devices=["cpu"], command=STUB)
     assert {row.status for row in rows(path).values()} == {"pending"}
     assert rows(path)["full"].deaths == 0

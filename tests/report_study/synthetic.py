@@ -7,7 +7,7 @@ is scored by perplexity, where lower is better.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -217,3 +217,34 @@ def _trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations
     labels = np.where(flips, 1 - truth, truth) if good else np.ones(60, dtype=np.int64)
     predictions = {split: labels for split in ("validation", "test") if split in info.rows}
     return TrialResult(**plan, status="finished", best=best, last=last, predictions=predictions, **measured)
+
+
+def by_hand(
+    scores: Mapping[str, Mapping[str, Sequence[float | str | None]]],
+    *,
+    levels: float | Mapping[str, float | None] | None = 0.5,
+    greater_is_better: bool = True,
+    metric: str = "accuracy",
+    baseline: str = "",
+    split: str = "test",
+) -> StudyResults:
+    """task -> variant -> a score per seed; None: diverged, "crashed", "pending". Test and validation are equal."""
+    trials, infos = [], {}
+    for task, lines in scores.items():
+        level = levels.get(task) if isinstance(levels, Mapping) else levels
+        always = Baseline("always 'yes'", validation=level, test=level)
+        infos[task] = TaskInfo(
+            task, metric, greater_is_better, {"validation": 50, "test": 50}, always, "ab" * 32, "x.csv"
+        )
+        for variant, values in lines.items():
+            for seed, value in enumerate(values):
+                known = isinstance(value, (int, float))
+                status = "finished" if known else {"crashed": "failed", "pending": "pending", None: "diverged"}[value]
+                found = Score(10, value, value) if known else None
+                streams = {"init": seed, "order": seed, "noise": seed}
+                plan = {"key": f"{task} {variant} {seed}", "task": task, "variant": variant, "phase": "report"}
+                trials.append(TrialResult(**plan, streams=streams, recipe={}, status=status, best=found, last=found))
+    names = list(dict.fromkeys(variant for lines in scores.values() for variant in lines))
+    variants = {name: Variant(name, name) for name in names}
+    first = baseline or (names[0] if names else "")
+    return StudyResults("by hand", "", infos, variants, trials, first, split=split)

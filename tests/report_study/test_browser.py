@@ -143,7 +143,7 @@ def test_it_reads_without_javascript(browser, report):
 def test_nothing_is_requested_and_nothing_complains(browser, which, request):
     file = request.getfixturevalue(which)
     with opened(browser, file) as found:
-        found.page.mouse.wheel(0, 100_000)
+        found.page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
         for each in found.page.locator("th button").all()[:5]:
             each.click()
         found.page.wait_for_load_state("networkidle")
@@ -235,6 +235,16 @@ def test_it_prints(browser, report):
         assert not found.page.locator("nav").is_visible()
         assert not found.page.locator(".filter").is_visible()
         assert found.page.locator("#made details table").is_visible()  # paper cannot be clicked
+
+
+def test_paper_is_white_also_for_readers_of_dark_pages(browser, report):
+    with opened(browser, report, color_scheme="dark") as found:
+        found.page.emulate_media(media="print", color_scheme="dark")
+        assert found.page.eval_on_selector("body", "e => getComputedStyle(e).backgroundColor") == "rgb(255, 255, 255)"
+        shown = found.page.locator("figure img").first.screenshot()
+    pixels = np.asarray(Image.open(io.BytesIO(shown)).convert("L"))
+    assert np.median(pixels) > 240
+    assert pixels.min() < 80  # letters are dark
 
 
 def test_a_traceback_opens_from_its_row(browser, report):

@@ -131,6 +131,12 @@ def test_the_same_study_gives_the_same_bytes(written, tmp_path):
             assert path.read_bytes() == (again.parent / path.relative_to(written.parent)).read_bytes(), path.name
 
 
+def test_a_run_that_trials_share_is_timed_once():
+    made = synthetic(tasks=1, variants=1, seeds=2)
+    trials = [replace(each, key="same", seconds=90.0) for each in made.trials]
+    assert "1 min 30 s in all" in page_without_figures(replace(made, trials=trials))
+
+
 @pytest.mark.parametrize("text", HOSTILE[:-1], ids=lambda text: repr(text[:12]))
 def test_no_text_breaks_out(text):
     """The text everywhere at once: the page has the tags it has with a plain text, and stays short."""
@@ -216,9 +222,9 @@ def test_a_study_without_results_has_a_report(made, tmp_path):
 def test_ten_thousand_trials(tmp_path):
     made = synthetic(tasks=4, variants=25, seeds=100, evaluations=10)
     assert len(made.trials) == 10_000
-    start = time.perf_counter()
+    start = time.process_time()  # of this process: what else runs on the machine does not count
     page = write_report(made, tmp_path)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert page.read_text(encoding="utf-8").count('<svg viewBox="0 0 96 24"') >= 9_900
     assert seconds < 60
@@ -278,7 +284,7 @@ def test_safe_names(name, made):
 def test_overview():
     told = overview(synthetic(tasks=1, variants=2, seeds=20))
     assert told.startswith("1 task · 2 variants · 40 trials: 39 finished, 1 diverged · reported: test score")
-    assert "40 trials: none planned" not in told
+    assert "2 tasks · 3 variants, chosen from 11 candidates · " in overview(synthetic(variants=3, tuned=True))
     assert "last step" in overview(replace(synthetic(), weights="last"))
 
 

@@ -7,6 +7,6 @@
 
 Each module has `SCALES` (full: the paper's set-up; small: what fits one GPU in minutes or two CPU cores in an hour;
 smoke: seconds), `run(scale, ...)` which returns a frozen result with `to_data()` for a JSON file, `claims(result)`
-which says what the paper claims and whether it came out, and `draw(result)`, a matplotlib figure. Nothing here writes
-a file, and published numbers are kept elsewhere.
+which says what the paper claims and whether it came out. `digits.figure(result)`, and `theory.figures`, make the
+paper's figures. Nothing here writes a file, and published numbers are kept elsewhere.
 """

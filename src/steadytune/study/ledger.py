@@ -98,7 +98,11 @@ class Ledger:
 
     @property
     def meta(self) -> dict[str, Any]:
-        return {str(name): json.loads(text) for name, text in self._file.read("SELECT name, value FROM meta")}
+        rows = self._file.read("SELECT name, value FROM meta")
+        try:
+            return {str(name): json.loads(text) for name, text in rows}
+        except (ValueError, TypeError) as error:
+            raise LedgerError(f"The ledger {self.path} is damaged: its table meta is not JSON ({error}).") from error
 
     def set_meta(self, name: str, value: Any) -> None:
         with self._file.durably():

@@ -99,8 +99,9 @@ def explained(path: Path, done: str) -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", None)
-        if code is None:
+        if code is None and not isinstance(error, sqlite3.OperationalError):
             raise  # a mistake in this program, not something about the file
+        code = CORRUPT if code is None else code  # a text that is not UTF-8
         raise LedgerError(f"The ledger {path} could not be {done}: {error}. {_advice(path, code & 0xFF)}") from error
     except OSError as error:
         raise LedgerError(f"The ledger {path} could not be {done}: {error}. {_advice(path, IOERR)}") from error

@@ -25,6 +25,8 @@ def create_file(path: Path, sql: str, rows: list[Any]) -> bool:
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(f"{path.parent} is read-only")
         with explained(path, "made"), closing(sqlite3.connect(hidden, isolation_level=None)) as db:
             ledger_schema.build_(db)
             db.executemany(sql, rows)
@@ -115,19 +117,15 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 def _connect_for_reading(path: Path) -> sqlite3.Connection:
     """Reading in WAL mode wants to write beside the file. Where it cannot, and no WAL is left, nobody writes either."""
-    try:
-        return patiently(lambda: _connect(path, "ro"))
-    except sqlite3.OperationalError as error:
-        wal = Path(f"{path}-wal")
-        with explained(path, "read"):
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (PERM, READONLY, CANTOPEN):
-                raise
-            if wal.exists() and wal.stat().st_size:
+    with explained(path, "read"):
+        try:
+            return patiently(lambda: _connect(path, "ro"))
+        except sqlite3.OperationalError as error:
+            wal = Path(f"{path}-wal")
+            barred = getattr(error, "sqlite_errorcode", 0) & 0xFF in (PERM, READONLY, CANTOPEN)
+            if not barred or (wal.exists() and wal.stat().st_size):
                 raise
             return _connect(path, "immutable")
-    except sqlite3.DatabaseError:
-        with explained(path, "read"):
-            raise
 
 
 def _newest_for_reading(path: Path, db: sqlite3.Connection) -> sqlite3.Connection:

@@ -31,7 +31,7 @@ class Claim:
 
     @property
     def spec(self) -> dict[str, Any]:
-        return dict(json.loads(self.spec_text))
+        return _plain(self.spec_text, self.key)
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,19 @@ class TrialRow:
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        return dict(json.loads(self.spec_text))
+        return _plain(self.spec_text, self.key)
 
     @cached_property
     def progress(self) -> dict[str, Any]:
         """What a running trial last said: step, steps, loss, ..."""
-        return dict(json.loads(self.progress_text)) if self.progress_text else {}
+        return _plain(self.progress_text, self.key) if self.progress_text else {}
+
+
+def _plain(text: str, key: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"The ledger is damaged: what it says about trial {key} is not JSON ({error}).") from error
 
 
 _COLUMNS = (

@@ -46,7 +46,7 @@ def run_local(
     workers   how many processes; by default one per core, or `per_gpu` for each GPU
     devices   such as ["cpu"] or ["cuda:0", "cuda:1"]; by default all GPUs, or the CPU where there is none
     on_tick   called about once a second and before the end; may plan more trials, and then returns something true
-    stop      set it to stop; without it Ctrl-C and SIGTERM do that (twice: without waiting for checkpoints)
+    stop      set it to stop; without it Ctrl-C and SIGTERM do that (a second Ctrl-C does not wait for checkpoints)
     grace     seconds that workers have for their checkpoint when they are stopped
     """
     path = Path(ledger_path)

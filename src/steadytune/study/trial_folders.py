@@ -48,7 +48,9 @@ def keys(root: Path) -> set[str]:
 
 def _place(root: Path, key: str, attempt: int) -> Path:
     if not KEY.fullmatch(key):  # these folders are deleted, so they had better be ours
-        raise SteadytuneError(f"{key!r:.200} is not the key of a trial: the ledger is damaged, or not made by steadytune.")
+        raise SteadytuneError(
+            f"{key!r:.200} is not the key of a trial: the ledger is damaged, or not made by steadytune."
+        )
     return root / f"attempt-{attempt}" / key
 
 

@@ -5,9 +5,9 @@
     python -m steadytune.study.worker LEDGER --worker NAME [--device cuda] [--threads 1] [--lease 60]
 
 One process runs many trials, so that imports, data and tokens are paid for once. A thread beside the run extends its
-lease. An error inside a trial is recorded with its traceback, and the next trial begins; a full disk or a broken
-ledger is no trial's fault and ends the worker. SIGTERM and Ctrl-C: the run writes a checkpoint, the trial is given
-back without a mark against it, and the worker ends.
+lease. An error inside a trial is recorded with its traceback, and the next trial begins. A full disk or a broken
+ledger is no trial's fault and ends the worker; so does an error after which the GPU is lost to its process. SIGTERM
+and Ctrl-C: the run writes a checkpoint, the trial is given back without a mark against it, and the worker ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from steadytune.study.heart import Heart
 from steadytune.study.ledger import Claim, Ledger, LedgerError
 from steadytune.study.outcome import Outcome, Run, Stopped
 
-__all__ = ["CANNOT_GO_ON", "LEASE", "DiskFull", "Options", "Outcome", "Run", "Stopped", "main", "work"]
+__all__ = ["CANNOT_GO_ON", "LEASE", "DeviceLost", "DiskFull", "Options", "Outcome", "Run", "Stopped", "main", "work"]
 
 LEASE = 60.0  # seconds after which a worker that says nothing is taken for dead
 CANNOT_GO_ON = 3  # the exit code where no other worker would fare better
@@ -44,6 +44,10 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 class DiskFull(SteadytuneError):
     """A trial could not write, and no other one could."""
+
+
+class DeviceLost(SteadytuneError):
+    """The GPU refuses everything from this process after an error; the next trial needs another one."""
 
 
 def work(
@@ -110,7 +114,10 @@ def _record_error(ledger: Ledger, claim: Claim, error: BaseException) -> bool:
     if _disk_is_full(error):
         ledger.release(claim)
         raise DiskFull(f"Trial {claim.key} could not write: {error}. Make room, then run the same command again.")
-    return ledger.fail(claim, "".join(traceback.format_exception(error)))
+    recorded = ledger.fail(claim, "".join(traceback.format_exception(error)))
+    if "CUDA error" in str(error):  # not "CUDA out of memory", after which all is well again
+        raise DeviceLost(f"Trial {claim.key} has failed, and the GPU takes nothing more from its process: {error}")
+    return recorded
 
 
 def _disk_is_full(error: BaseException | None) -> bool:
@@ -169,6 +176,9 @@ def main(arguments: Sequence[str] | None = None, make_run: Callable[[Options], R
     except (LedgerError, DiskFull) as error:
         print(error, file=sys.stderr, flush=True)
         return CANNOT_GO_ON
+    except DeviceLost as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1  # whoever started us starts another
     return 128 + signals[0] if signals else 0
 
 

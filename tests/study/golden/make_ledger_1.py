@@ -7,7 +7,6 @@ Run it again only if the files are lost.
 import io
 import json
 import sqlite3
-import zipfile
 import zlib
 from pathlib import Path
 

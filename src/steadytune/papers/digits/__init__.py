@@ -1,7 +1,7 @@
 """Digits to digits: does mixout keep a fine-tuned network near the pretrained one? (mixout paper, section 4, figure 2)
 
     result = run("small", source="usps/usps.npz", target="mnist")
-    claims(result), draw(result), result.to_data()
+    claims(result), figure(result), result.to_data()
 
 Set-up (section 4 and supplement C.1): a 784-300-100-10 network is pretrained on the source digits (M15: Adam, learning
 rate 1e-4, batch 32, dropout(0.1), wdecay(0, 0.01), five random runs for each of 1, ..., 20 epochs; the run with the
@@ -17,7 +17,7 @@ from steadytune.papers.digits.claims import claims
 from steadytune.papers.digits.data import Digits, load
 from steadytune.papers.digits.drawn import drawn_digits
 from steadytune.papers.digits.experiment import run
-from steadytune.papers.digits.figure import draw
+from steadytune.papers.digits.figure import figure
 from steadytune.papers.digits.plan import SCALES, Plan
 from steadytune.papers.digits.results import DigitsResult, FineTuned
 
@@ -28,8 +28,8 @@ __all__ = [
     "FineTuned",
     "Plan",
     "claims",
-    "draw",
     "drawn_digits",
+    "figure",
     "load",
     "run",
 ]

@@ -71,7 +71,7 @@ def _digits(given: str | Path | Digits | None, role: str, scale: str, plan: Plan
             raise SteadytuneError(f"The {scale} digits experiment needs {role} digits; give the path of {usual}.")
         # another noise and another seed, so that source and target differ
         noise, seed = (90.0, 1) if role == "source" else (60.0, 2)
-        found = drawn_digits(f"drawn {role} digits", plan.train_rows or 320, noise=noise, seed=seed)
+        found = drawn_digits("drawn digits", plan.train_rows or 320, noise=noise, seed=seed)
     else:
         found = given if isinstance(given, Digits) else load(given, transpose=transpose)
     return found.cut(plan.train_rows, plan.evaluated_rows)

@@ -69,7 +69,7 @@ class StackedAdam:
             weights, means, squares, counts = group.state
             function(
                 weights,
-                [grads[name][group.replicas] for name in group.names],
+                [grads[name][group.replicas].contiguous() for name in group.names],  # the fused kernel reads no strides
                 means,
                 squares,
                 [],

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ import torch
 from steadytune.methods.adamw import AdamW, bias_ratio
 from steadytune.methods.base import check_choice
 from steadytune.papers.claims import Claim
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SOURCE = "few-sample paper, section 4, figure 1"
 TRAIN_ROWS = {"RTE": 2490, "MRPC": 3668, "STS-B": 5749, "CoLA": 8551, "MNLI": 392_702}  # of the GLUE files
@@ -129,22 +126,3 @@ def claims(result: AdamBias) -> list[Claim]:
             f"step {settled} of {mnli}",
         ),
     ]
-
-
-def draw(result: AdamBias) -> Figure:
-    """Figure 1: r(t) over log t, measured steps as dots, datasets as vertical lines."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.0, 3.4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(result.steps, result.ratio, color="black", label="r(t)")
-    some = slice(None, None, max(1, len(result.measured) // 25))
-    axes.plot(result.measured_steps[some], result.measured[some], "o", markersize=3, color="#0072b2", label="measured")
-    colours = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-    for (name, at), colour in zip(result.iterations.items(), colours):
-        axes.axvline(at, color=colour, linestyle="--", linewidth=1, label=f"{name}, {at:,} steps")
-    axes.set_xscale("log")
-    axes.set_xlabel("training iterations")
-    axes.set_ylabel("bias in update magnitude")
-    axes.legend(fontsize=8)
-    return figure

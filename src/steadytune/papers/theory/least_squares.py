@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,9 +29,6 @@ from steadytune.methods.base import check_choice
 from steadytune.methods.mixout import mixout
 from steadytune.papers.claims import Claim, by_tests
 from steadytune.stats import student_t_test
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SOURCE = "mixout paper, supplement D, figure 5"
 TOLERANCE = 0.03  # of ||w_ls - u||, root mean square over problems: how near descent must come to the exact minimiser
@@ -165,25 +162,3 @@ def claims(result: LeastSquares) -> list[Claim]:
             f"{error:.4f}",
         ),
     ]
-
-
-def draw(result: LeastSquares) -> Figure:
-    """Figure 5: a panel per p with the data, the true line, the target's and the fitted one."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.0 * len(result.setup.ps), 3.0), layout="constrained")
-    ends = np.array([-1.0, 1.0])
-    panels = figure.subplots(1, len(result.setup.ps), sharex=True, sharey=True, squeeze=False)[0]
-    for axes, p, fitted in zip(panels, result.setup.ps, result.fitted):
-        axes.scatter(result.x, result.y, s=8, color="#0072b2", alpha=0.5, label="data")
-        for (slope, intercept), style, colour, name in (
-            (result.true[0], ":", "#0072b2", "true line"),
-            (result.target[0], ":", "#d55e00", "target u"),
-            (fitted[0], "-", "#009e73", "fitted"),
-        ):
-            axes.plot(ends, slope * ends + intercept, linestyle=style, color=colour, label=name)
-        axes.set_title(f"mixout(u, {p:.1f})", fontsize=10)
-        axes.set_xlabel("x")
-    panels[0].set_ylabel("y")
-    panels[0].legend(fontsize=8)
-    return figure

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -90,9 +91,11 @@ class Comparisons:
 
     def mark(self, task: str, line: str) -> str:
         """`best`, `equivalent`, `worse` or `undecided`; empty where the line is not marked at all."""
-        marking = self.markings.get(task)
-        found = [mark.verdict for mark in marking.marks if mark.name == line] if marking else []
-        return found[0] if found else ""
+        return self._verdicts.get((task, line), "")
+
+    @cached_property
+    def _verdicts(self) -> Mapping[tuple[str, str], str]:
+        return {(task, mark.name): mark.verdict for task, found in self.markings.items() for mark in found.marks}
 
     def split(self, task: str) -> str:
         """Where the task's reported scores are from."""
@@ -110,7 +113,7 @@ def compare_all(results: StudyResults) -> Comparisons:
     }
     baseline = _baseline(results, rows)
     pairs = _pairs(results, rows, baseline, runs)
-    against = _holm([compare_runs(line, base, draws) for line, base in pairs])
+    against = holm_corrected([compare_runs(line, base, draws) for line, base in pairs])
     tests = sum(each.t_test.p is not None for each in against)
     planned = [with_plan(each, line, base, tests) for each, (line, base) in zip(against, pairs)]
     return Comparisons(
@@ -222,7 +225,7 @@ def _pairing(line: Runs, base: Runs) -> tuple[bool, str, list[int]]:
     return True, "paired: the same seeds", [place[seed] for seed in line.seeds]
 
 
-def _holm(found: Sequence[Comparison]) -> list[Comparison]:
+def holm_corrected(found: Sequence[Comparison]) -> list[Comparison]:
     """Each kind of test corrected over all comparisons."""
     t_tests = stats.holm_corrected([each.t_test for each in found])
     spreads = stats.holm_corrected([each.spread for each in found])

@@ -37,7 +37,7 @@ def short_names(names: Iterable[str], width: int = WIDTH) -> dict[str, str]:
         candidate, count = short(name, width), 1
         while candidate in taken:
             count += 1
-            candidate = f"{short(name, width - 2 - len(str(count)))} ({count})"
+            candidate = f"{short(name, width - 3 - len(str(count)))} ({count})"
         shown[name] = candidate
         taken.add(candidate)
     return shown

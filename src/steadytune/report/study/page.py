@@ -91,7 +91,7 @@ def make_page(
         figures=figures,
         trials=make_trials(results),
         made=make_made(results),
-        seconds=sum(trial.seconds for trial in results.trials),
+        seconds=sum({trial.key: trial.seconds for trial in results.trials}.values()),  # trials may share a run
         words=words,
         style=style,
         script=script,
@@ -116,11 +116,19 @@ def overview(results: StudyResults) -> str:
     weights = "best step on validation" if results.weights == "best" else "last step"
     parts = [
         words.plural(len(results.tasks), "task"),
-        words.plural(len(results.variants), "variant"),
+        _variants(results),
         f"{words.plural(len(results.trials), 'trial')}: {counted(results.trials) or 'none planned'}",
         f"reported: {results.split} score of the {weights}",
     ]
     return " · ".join(parts)
+
+
+def _variants(results: StudyResults) -> str:
+    """Those that are reported; candidates that were only tuned with are told beside them."""
+    reported = {variant for _, variant in results.reported}
+    candidates = {variant for _, variant in results.tuning if variant not in reported}
+    chosen = f", chosen from {words.plural(len(candidates), 'candidate')}" if candidates else ""
+    return words.plural(sum(name not in candidates for name in results.variants), "variant") + chosen
 
 
 def isolated(text: str) -> Markup:

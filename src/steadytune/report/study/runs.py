@@ -7,8 +7,9 @@ out. Scores stay in the metric's own direction here; `Runs.oriented` turns them 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -33,22 +34,21 @@ class Runs:
 
     task: str
     line: str
-    chosen: str | None  # the candidate, where one was chosen
     greater_is_better: bool
     level: float | None  # the score without learning, in the metric's direction
     floor: float | None  # what a diverged run counts as: the level, or the worst score seen where there is none
     planned: int
     ended: int
-    finished: int
     diverged: int
-    crashed: int
-    seeds: tuple[tuple[int, int, int], ...]  # (init, order, noise) of each score
+    seeds: tuple[Hashable, ...]  # of each score
     scores: Array  # one per finished or diverged run; NaN: diverged
     summary: stats.Summary | None
     degenerate: stats.DegenerateShare | None  # computed with higher is better: its level may be negated
     interval: stats.Interval | None  # of the mean
-    seconds: stats.Summary | None  # over the finished runs
-    memory: stats.Summary | None  # bytes, over the finished runs that measured it
+    crashed: int = 0
+    chosen: str | None = None  # the candidate, where one was chosen
+    seconds: stats.Summary | None = None  # over the finished runs
+    memory: stats.Summary | None = None  # bytes, over the finished runs that measured it
 
     @property
     def n(self) -> int:
@@ -130,35 +130,59 @@ def floors(results: StudyResults) -> dict[str, float | None]:
 
 def collect(results: StudyResults, line: Line, task: str, floor: float | None, draws: int) -> Runs:
     """Count and describe the reported runs of one line on one task."""
-    info, level = results.tasks[task], results.level(task)
+    info = results.tasks[task]
     trials = trials_of(results, line, task)
     scored = bool(info.rows.get("validation") or info.rows.get("test"))
     with_result = [trial for trial in trials if trial.status in ("finished", "diverged") and scored]
-    # A finished run whose score is not a finite number has diverged in all but name.
-    found = [results.score(trial) for trial in with_result]
-    scores = np.array([math.nan if score is None else score for score in found], dtype=np.float64)
-    known = scores.size > 0 and (floor is not None or bool(np.isfinite(scores).all()))
-    sign = 1.0 if info.greater_is_better else -1.0
-    finished = [trial for trial in trials if trial.status == "finished"]
-    return Runs(
+    described = describe_runs(
         task=task,
         line=line.name,
-        chosen=line.chosen.get(task),
+        scores={streams(trial): results.score(trial) for trial in with_result},
         greater_is_better=info.greater_is_better,
-        level=level,
+        level=results.level(task),
         floor=floor,
+        draws=draws,
+    )
+    finished = [trial for trial in trials if trial.status == "finished"]
+    return replace(
+        described,
+        chosen=line.chosen.get(task),
         planned=len(trials),
         ended=sum(trial.ended for trial in trials),
-        finished=len(finished),
-        diverged=int(np.isnan(scores).sum()),
         crashed=sum(trial.status == "failed" for trial in trials),
-        seeds=tuple(streams(trial) for trial in with_result),
-        scores=scores,
-        summary=stats.describe(scores, floor=floor) if known else None,
-        degenerate=stats.degenerate_share(sign * scores, sign * level) if level is not None and scores.size else None,
-        interval=stats.bootstrap_interval(scores, draws=draws, floor=floor) if known else None,
         seconds=_described([trial.seconds for trial in finished]),
         memory=_described([trial.peak_memory for trial in finished]),
+    )
+
+
+def describe_runs(
+    task: str,
+    line: str,
+    scores: Mapping[Any, float | None],
+    *,
+    greater_is_better: bool,
+    level: float | None,
+    floor: float | None,
+    draws: int,
+) -> Runs:
+    """From seed -> score; None or not finite: the run diverged, or finished with a score that says no more."""
+    values = np.array([math.nan if score is None else score for score in scores.values()], dtype=np.float64)
+    known = values.size > 0 and (floor is not None or bool(np.isfinite(values).all()))
+    sign = 1.0 if greater_is_better else -1.0
+    return Runs(
+        task=task,
+        line=line,
+        greater_is_better=greater_is_better,
+        level=level,
+        floor=floor,
+        planned=len(values),
+        ended=len(values),
+        diverged=int((~np.isfinite(values)).sum()),
+        seeds=tuple(scores),
+        scores=values,
+        summary=stats.describe(values, floor=floor) if known else None,
+        degenerate=stats.degenerate_share(sign * values, sign * level) if level is not None and values.size else None,
+        interval=stats.bootstrap_interval(values, draws=draws, floor=floor) if known else None,
     )
 
 

@@ -8,13 +8,14 @@
   };
   const empty = (text) => text === "" || text === "–" || text === "-";
 
-  const sorted = (rows, column, descending) => {
+  const sorted = (rows, column, descending, holdsNumbers) => {
     const keyed = rows.map((row) => {
       const cell = row.cells[column];
       const text = cell.textContent.trim();
-      return { row, text, value: cell.dataset.v ? Number(cell.dataset.v) : number(text), missing: empty(text) };
+      const value = cell.dataset.v ? Number(cell.dataset.v) : number(text);
+      return { row, text, value, missing: empty(text) };
     });
-    const numeric = keyed.every((each) => each.missing || !Number.isNaN(each.value));
+    const numeric = holdsNumbers && keyed.every((each) => each.missing || !Number.isNaN(each.value));
     const order = numeric ? (a, b) => a.value - b.value : (a, b) => a.text.localeCompare(b.text, "en", { numeric: true });
     const sign = descending ? -1 : 1;
     keyed.sort((a, b) => a.missing - b.missing || (a.missing ? 0 : sign * order(a, b)));  // what is missing stays last
@@ -35,7 +36,9 @@
         const next = { ascending: "descending", descending: "none" }[head.getAttribute("aria-sort")] ?? "ascending";
         for (const each of heads) each.removeAttribute("aria-sort");
         if (next !== "none") head.setAttribute("aria-sort", next);
-        body.append(...(next === "none" ? original : sorted(original, column, next === "descending")));
+        const holdsNumbers = head.classList.contains("n");
+        const rows = next === "none" ? original : sorted(original, column, next === "descending", holdsNumbers);
+        for (const row of rows) body.append(row);
       });
     });
   }

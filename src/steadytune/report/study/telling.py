@@ -22,7 +22,14 @@ class Telling:
         self.base = self.line.get(self.baseline, "")
 
     def of(self, line: str) -> list[Comparison]:
-        return [each for (_, name), each in self.compared.against.items() if name == line]
+        return self._by_line.get(line, [])
+
+    @cached_property
+    def _by_line(self) -> dict[str, list[Comparison]]:
+        found: dict[str, list[Comparison]] = {}
+        for (_, line), each in self.compared.against.items():
+            found.setdefault(line, []).append(each)
+        return found
 
     def wins(self, line: str) -> int:
         return sum(each.verdict == "better" for each in self.of(line))
@@ -34,13 +41,19 @@ class Telling:
         def standing(line: str) -> tuple[int, int, float]:
             found, won = self.of(line), self.wins(line)
             lost = sum(each.verdict == "worse" for each in found)
-            return lost - won, -won, sum(self._place(each.task, line) for each in found) / len(found)
+            return lost - won, -won, sum(self._places[each.task, line] for each in found) / len(found)
 
         return sorted((name for name in self.compared.names if self.of(name)), key=standing)
 
-    def _place(self, task: str, line: str) -> int:
-        own = self.mean(task, line)
-        return sum(self.mean(task, other) > own for other in self.compared.names)
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], int]:
+        """(task, line) -> how many lines have a better mean there."""
+        found: dict[tuple[str, str], int] = {}
+        for task in self.compared.tasks:
+            means = sorted(((self.mean(task, line), line) for line in self.compared.names), reverse=True)
+            values = [value for value, _ in means]
+            found |= {(task, line): values.index(value) for value, line in means}
+        return found
 
     def mean(self, task: str, line: str) -> float:
         """Higher is better; the lowest there is where there is no score."""

@@ -12,7 +12,7 @@ from steadytune.study.flat_rows import what_happened
 from steadytune.study.results import ENDED, StudyResults, TaskInfo, TrialResult
 
 MOST_FAILURES = 100  # different tracebacks that are shown whole; rows tell what happened in any case
-LONGEST_REMARK = 160
+LONGEST_REMARK = 100
 LEARNED_NOTHING = "not better than without learning"
 
 
@@ -91,7 +91,7 @@ def make_failures(trials: Sequence[TrialResult]) -> list[Failure]:
 
 def counted(trials: Sequence[TrialResult]) -> str:
     """`58 finished, 2 diverged`: how many trials are in which state."""
-    counts = Counter(trial.status for trial in trials)
+    counts = Counter[str](trial.status for trial in trials)
     order = (*ENDED, "running", "pending")
     return ", ".join(f"{counts[status]:,} {shown_status(status)}" for status in order if counts[status])
 

@@ -14,6 +14,7 @@ import re
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from steadytune.errors import SteadytuneError
@@ -58,9 +59,10 @@ def write_report(results: StudyResults, folder: str | Path) -> Path:
 def _write_figures(made: Sequence[Figure], folder: Path) -> list[PageFigure]:
     folder.mkdir()
     found: dict[str, PageFigure] = {}
-    for figure in made:
-        name = safe_name(figure.name, found)
-        replace(figure, name=name).save(folder, tuple(FIGURE_FORMATS))
+    for each in made:
+        name = safe_name(each.name, found)
+        figure = replace(each, name=name, draw=cache(each.draw))  # drawn once, saved four times
+        figure.save(folder, tuple(FIGURE_FORMATS))
         svg = figure.svg()  # not that of the file: on the page its colours follow the reader's scheme
         width, height = svg_size(svg)
         files = [File(kind, f"{FIGURES}/{name}.{ending}") for ending, kind in FIGURE_FORMATS.items()]

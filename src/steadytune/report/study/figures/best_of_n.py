@@ -32,8 +32,8 @@ def best_of_n(tell: Telling) -> Figure | None:
         return None
     caption = (
         "Expected reported score if n runs are trained and the one that is best on validation is kept (closed form, "
-        f"drawn with replacement from the runs there are). {band_words(tell, 'one standard deviation to either side')} Where "
-        f"choosing overfits a small validation set, a curve may turn back.{fewer_lines}{fewer}"
+        f"drawn with replacement from the runs there are). {band_words(tell, 'one standard deviation to either side')} "
+        f"Where choosing overfits a small validation set, a curve may turn back.{fewer_lines}{fewer}"
     )
 
     def finish(panel: Axes, task: str) -> None:

@@ -12,8 +12,8 @@ from steadytune.report.study.figures.style import (
     LIGHT,
     NAME_WIDTH,
     across,
+    colours_of,
     lines_drawn,
-    looks,
     plain_number,
     sheet,
     tasks_drawn,
@@ -54,7 +54,7 @@ def cost(tell: Telling) -> list[Figure]:
 
 def _draw(tell: Telling, measure: Measure, unit: str, words: Callable[[float], str]) -> Drawn:
     tasks, names = tasks_drawn(tell)[0], lines_drawn(tell)[0]
-    labels = short_names(names, NAME_WIDTH)
+    labels, colours = short_names(names, NAME_WIDTH), colours_of(tell)
     left = 0.2 + text_inches(max(len(label) for label in labels.values()))
     size = 2**30 if unit == "GiB" else 1
     figure, axes = sheet(len(tasks), max(0.6, 0.22 * len(names) + 0.1), left=left, gap=0.34, shared=True)
@@ -64,7 +64,7 @@ def _draw(tell: Telling, measure: Measure, unit: str, words: Callable[[float], s
             found = measure(tell.runs(task, name))
             if found is None:
                 continue
-            colour = looks(tell)[name].colour
+            colour = colours[name]
             mean, std = found.mean / size, (found.std or 0.0) / size
             panel.barh(height, mean, height=0.55, color=colour, alpha=0.45, linewidth=0, zorder=2)
             panel.plot([mean - std, mean + std], [height, height], color=colour, linewidth=1.2, zorder=3)
@@ -78,6 +78,6 @@ def _draw(tell: Telling, measure: Measure, unit: str, words: Callable[[float], s
         panel.grid(False, axis="y")
         panel.locator_params(axis="x", nbins=4)
         panel.xaxis.set_major_formatter(lambda value, _: plain_number(value))
-        panel.set_xlabel(unit)
+        panel.set_xlabel("seconds" if unit == "s" else unit)
         title(panel, tell.task[task])
     return figure

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Read = Callable[[Sequence[TrialResult]], Series | None]
-BAND = "from the lowest run to the highest, darker the middle half of the runs"
+BAND = "from the lowest run to the highest"
 BINS = 50  # of a loss curve: single batches are noise
 
 

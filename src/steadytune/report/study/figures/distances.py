@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from steadytune.report.study.figures.curves import by_step, steps_axis
+from steadytune.report.study.figures.curves import BAND, by_step, steps_axis
 from steadytune.report.study.figures.figure import Figure
 from steadytune.report.study.figures.series import Series, draw_tasks, over_runs
 from steadytune.report.study.figures.style import band_words, lines_drawn, tasks_drawn
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 4  # tasks whose distances are drawn during training
 BLOCKS = 4  # of them: evenly spaced, the topmost among them, as in the paper's Figure 7
+_SHORT = {"embeddings": "emb.", "pooler": "pool", "head": "head"}
 _WHAT = "L2 distance of all parameters of a part from where training started"
 
 
@@ -34,15 +35,14 @@ def distances(tell: Telling) -> list[Figure]:
     ends = {task: _ends(tell, lines, task, parts[task]) for task in parts}
     caption = (
         f"{_WHAT}, at the last evaluation of finished runs; mean over runs. "
-        f"{band_words(tell, 'from the lowest run to the highest, darker the middle half')}{fewer_lines}{fewer}"
+        f"{band_words(tell, BAND)}{fewer_lines}{fewer}"
     )
 
     def finish(panel: Axes, task: str) -> None:
         shown = parts[task]
         step = -(-len(shown) // 10)
         kept = [place for place, part in enumerate(shown) if not part.isdigit() or place % step == 0]
-        labels = [shown[place] if shown[place].isdigit() else shown[place][:4] for place in kept]
-        panel.set_xticks(kept, labels)
+        panel.set_xticks(kept, [_SHORT.get(shown[place], shown[place][:5]) for place in kept])
         panel.set_xlabel("part: embeddings, block, pooler, head")
         panel.set_ylabel("distance")
         panel.set_ylim(bottom=0)
@@ -51,7 +51,7 @@ def distances(tell: Telling) -> list[Figure]:
     during = _during(tell, lines, list(parts)[:MOST_ROWS], parts)
     if during:
         rule = f" The first {MOST_ROWS} tasks are drawn." if len(parts) > MOST_ROWS else ""
-        caption = f"{_WHAT}, during training; mean over runs. {band_words(tell, 'as before')}{rule}{fewer_lines}"
+        caption = f"{_WHAT}, during training; mean over runs. {band_words(tell, BAND)}{rule}{fewer_lines}"
         made.append(Figure("distance-curves", "Blocks during training", caption, _CurvesDrawer(tell, during)))
     return made
 
@@ -65,6 +65,7 @@ class _CurvesDrawer:
     def __call__(self) -> Any:
         def finish(panel: Axes, _: str) -> None:
             panel.set_ylim(bottom=0)
+            panel.set_ylabel("distance")
             steps_axis(panel, 3)
 
         columns = min(BLOCKS, len(self.panels))

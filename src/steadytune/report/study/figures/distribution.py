@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from steadytune.report.study.figures.style import (
     LIGHT,
     NAME_WIDTH,
     across,
+    colours_of,
     lines_drawn,
-    looks,
     metric_label,
     sheet,
     tasks_drawn,
@@ -50,14 +50,14 @@ def distribution(tell: Telling) -> Figure | None:
 
 
 def _draw(tell: Telling, tasks: list[str], names: list[str], most: int) -> Drawn:
-    labels = short_names(names, NAME_WIDTH)
+    labels, colours = short_names(names, NAME_WIDTH), colours_of(tell)
     row = 0.3 if len(names) <= 12 else 0.22
     left = 0.2 + text_inches(max(len(label) for label in labels.values()))
     figure, axes = sheet(len(tasks), max(0.7, row * len(names) + 0.1), left=left, gap=0.42, shared=True)
     columns = across(len(tasks))
     for place, (task, panel) in enumerate(zip(tasks, axes)):
         for height, name in enumerate(names):
-            _line(panel, tell.runs(task, name), len(names) - 1 - height, looks(tell)[name].colour, most)
+            _line(panel, tell.runs(task, name), len(names) - 1 - height, colours[name], most)
         first = tell.runs(task, names[0])
         if first.level is not None:
             panel.axvline(first.level, color=LIGHT["level"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
@@ -89,14 +89,14 @@ def _line(panel: Axes, runs: Runs, height: float, colour: str, most: int) -> Non
     if runs.n >= 3:
         panel.barh(height, high - low, left=low, height=0.62, color=colour, alpha=0.2, linewidth=0, zorder=2)
         panel.plot([runs.summary.median] * 2, [height - 0.31, height + 0.31], color=colour, linewidth=1.8, zorder=4)
-    points = {"color": colour, "linestyle": "none", "zorder": 3}
-    panel.plot(
-        ordered[~diverged], heights[~diverged], marker="o", markersize=2.6, alpha=0.75, markeredgewidth=0, **points
-    )
-    panel.plot(ordered[diverged], heights[diverged], marker="x", markersize=4.5, markeredgewidth=1.1, **points)
-    mean = {"markersize": 4.4, "markeredgecolor": colour, "markerfacecolor": LIGHT["paper"], "markeredgewidth": 1.3}
-    panel.plot([runs.summary.mean], [height], marker="D", zorder=5, **mean)
+    points: dict[str, Any] = {"color": colour, "linestyle": "none", "zorder": 3}
+    whole: dict[str, Any] = {"marker": "o", "markersize": 2.6, "alpha": 0.75, "markeredgewidth": 0}
+    cross: dict[str, Any] = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.1}
+    mean: dict[str, Any] = {"marker": "D", "markersize": 4.4, "markeredgecolor": colour, "markeredgewidth": 1.3}
+    panel.plot(ordered[~diverged], heights[~diverged], **points, **whole)
+    panel.plot(ordered[diverged], heights[diverged], **points, **cross)
+    panel.plot([runs.summary.mean], [height], markerfacecolor=LIGHT["paper"], zorder=5, **mean)
     if runs.failed:
-        place = {"xycoords": ("axes fraction", "data"), "xytext": (3, 0), "textcoords": "offset points"}
-        count, look = f"{runs.failed}/{runs.n}", {"fontsize": FONT - 2, "color": LIGHT["level"]}
-        panel.annotate(count, (1.0, height), ha="left", va="center", annotation_clip=False, **place, **look)
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (3, 0), "textcoords": "offset points"}
+        look: dict[str, Any] = {"fontsize": FONT - 2, "color": LIGHT["level"], "ha": "left", "va": "center"}
+        panel.annotate(f"{runs.failed}/{runs.n}", (1.0, height), annotation_clip=False, **place, **look)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,18 +41,18 @@ def over_runs(x: Sequence[float], runs: np.ndarray, share: float = 0.5) -> Serie
     return Series(np.asarray(x, dtype=np.float64)[kept], middle, low, high, (first, third))
 
 
-def draw_series(panel: Axes, found: Series, look: Look, markers: bool = True) -> None:
+def draw_series(panel: Axes, found: Series, look: Look, markers: bool = True, inner: bool = False) -> None:
     if look.band and len(found.x) > 1:
-        behind = {"color": look.colour, "zorder": look.front - 3}
+        behind: dict[str, Any] = {"color": look.colour, "zorder": look.front - 3}
         panel.fill_between(found.x, found.low, found.high, alpha=0.1, linewidth=0, **behind)
         for edge in (found.low, found.high):
             panel.plot(found.x, edge, linewidth=0.5, alpha=0.5, **behind)
-        if found.quartiles is not None:
+        if inner and found.quartiles is not None:
             panel.fill_between(found.x, *found.quartiles, alpha=0.16, linewidth=0, **behind)
     one = len(found.x) == 1
     marker = look.marker or "o"
     size = 3.5 if (markers and look.label) or one else 0.0
-    style = {"color": look.colour, "linewidth": look.width, "zorder": look.front}
+    style: dict[str, Any] = {"color": look.colour, "linewidth": look.width, "zorder": look.front}
     panel.plot(found.x, found.middle, marker=marker if size else "", markersize=size, markeredgewidth=0, **style)
 
 

@@ -54,7 +54,8 @@ def drawing(salt: str) -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")  # letters that the font lacks: browsers have others
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": f"steadytune {salt}"})
+        settings: Any = _SETTINGS | {"svg.hashsalt": f"steadytune {salt}"}
+        matplotlib.rcParams.update(settings)
         yield
 
 
@@ -88,6 +89,16 @@ def looks(tell: Telling) -> dict[str, Look]:
         else:
             found[name] = Look(LIGHT["faint"], "", 0.8, 2, "", False)
     return found
+
+
+def colours_of(tell: Telling) -> dict[str, str]:
+    """For figures that name their lines: as in `looks`, but one colour per family where families were swept."""
+    family = {name: tell.results.variants[name].family if name in tell.results.variants else name for name in tell.line}
+    families = [each for each in dict.fromkeys(family.values()) if each != family.get(tell.baseline)]
+    if len(families) + 1 >= len(family):
+        return {name: look.colour for name, look in looks(tell).items()}
+    colours = {each: LIGHT[SERIES[place % len(SERIES)]] for place, each in enumerate(families)}
+    return {name: colours.get(each, LIGHT["base"]) for name, each in family.items()}
 
 
 def band_words(tell: Telling, what: str) -> str:

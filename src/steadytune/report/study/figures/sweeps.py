@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
 
+INNER = 2  # series in a panel, up to which the middle half of the runs is drawn too
 Trials = Mapping[tuple[str, str], Sequence[TrialResult]]
 
 
@@ -60,13 +62,15 @@ def sweeps(tell: Telling) -> list[Figure]:
         if not panels:
             continue
         where = "validation score of the tuning runs" if sweep.tuning else "score of the reported runs"
+        inner = ", darker the middle half of the runs" if len(sweep.series) <= INNER else ""
+        dotted = "" if sweep.tuning or _swept(tell, sweep) else f" Dotted: the mean of {tell.base}."
         caption = (
-            f"Mean {where} at each value that was tried. Bands: from the worst run to the best, and darker the middle half of the runs. Dotted: the mean of "
-            f"{tell.base}. Dashed: the score without learning, at which diverged runs count.{_cut(sweep)}{fewer}"
+            f"Mean {where} at each value that was tried. Bands: from the lowest run to the highest{inner}.{dotted} "
+            f"Dashed: the score without learning, at which diverged runs count.{_cut(sweep)}{fewer}"
         )
         name = f"sweep-{number}"
         heading = f"{'Choosing' if sweep.tuning else 'Score against'} {short(sweep.setting, 40)}"
-        made.append(Figure(name, heading, caption, lambda sweep=sweep, panels=panels: _draw(tell, sweep, panels)))
+        made.append(Figure(name, heading, caption, partial(_draw, tell, sweep, panels)))
     return made
 
 
@@ -136,7 +140,7 @@ def _draw(tell: Telling, sweep: Sweep, panels: Mapping[str, Mapping[str, Series]
     figure, axes = sheet(len(panels), 2.1, legend=legend_rows(list(handles)))
     for panel, (task, series) in zip(axes, panels.items()):
         for name, found in series.items():
-            draw_series(panel, found, look[name])
+            draw_series(panel, found, look[name], inner=len(drawn) <= INNER)
         level = tell.results.tasks[task].baseline.validation if sweep.tuning else tell.results.level(task)
         if level is not None and math.isfinite(level):
             panel.axhline(level, color=LIGHT["level"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
