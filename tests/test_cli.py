@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from steadytune import cli
+from steadytune import cli, demo
 from steadytune.effects import effect, shown_methods, sparkline
 from steadytune.methods import all_methods
 from tiny import TINY, batch
@@ -200,6 +200,8 @@ def test_every_registered_method_is_shown_and_said_something_about():
 
 def test_the_demo_fits_the_bundled_data_and_says_where_everything_is(world, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("steadytune.demo.SETTINGS", {"steps": 2, "max_length": 32, "evaluations": 1})
+    shorter = demo.STUDY.replace("steps: 64", "steps: 2").replace("evaluations: 4", "evaluations: 1")
+    monkeypatch.setattr("steadytune.demo.STUDY", shorter.replace("acceptability: 1600", "acceptability: 60"))
     monkeypatch.setenv("COLUMNS", "200")
     arguments = ["demo", "--model", world / "encoder", "--out", tmp_path / "out"]
     code, stdout, _ = run(capsys, monkeypatch, *arguments, "--methods-only")
@@ -212,6 +214,9 @@ def test_the_demo_fits_the_bundled_data_and_says_where_everything_is(world, tmp_
     for name in ("model", "model/README.md", "report.html", "predictions.csv"):
         assert str(tmp_path / "out" / "fit" / name) in stdout
     assert len(json.loads((tmp_path / "out" / "fit" / "fit.json").read_text())["seeds"]) == 3
+    assert "6 of 6 trials have ended" in stdout
+    assert str(tmp_path / "out" / "study" / "report.html") in stdout
+    assert "Does bias correction matter?" in (tmp_path / "out" / "study" / "report.html").read_text()
 
 
 def test_a_sparkline_follows_its_values():

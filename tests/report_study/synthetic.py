@@ -50,7 +50,6 @@ FAMILIES = (
         for name in ("fraternal dropout", "intermediate task", "re-init 5 with mixout and longer training")
     ),
 )
-PARTS = ("embeddings", "1", "2", "3", "4", "5", "6", "pooler", "head")
 
 
 def synthetic(
@@ -67,6 +66,7 @@ def synthetic(
     without_test: Sequence[int] = (),
     evaluations: int = 10,
     steps: int = 40,
+    blocks: int = 6,
     noise: int = 0,
 ) -> StudyResults:
     """A study of so many tasks, variants (families, where swept) and seeds; `tuned` chooses among swept points.
@@ -83,6 +83,7 @@ def synthetic(
         made = [Variant(name, name) for name in groups] + [each for each in made if each.name not in groups]
     side = max(2, round(math.sqrt(seeds)))
     pairs = [(i, j) for i in range(side) for j in range(side)] if grid else [(i, i) for i in range(seeds)]
+    parts = ["embeddings", *(str(number) for number in range(1, blocks + 1)), "pooler", "head"]
     trials: list[TrialResult] = []
     chosen: dict[tuple[str, str], str] = {}
 
@@ -98,7 +99,7 @@ def synthetic(
                 fate = "running" if draw < unfinished / 10 else "pending"
             elif draw < unfinished + crashed:
                 fate = "failed"
-            trials.append(_trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations, steps))
+            trials.append(_trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations, steps, parts))
 
     for task, name in enumerate(infos):
         for number, (group, members) in enumerate(groups.items()):
@@ -151,7 +152,7 @@ def _variants(count: int, swept: bool, hostile: bool) -> list[Variant]:
     return made
 
 
-def _trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations, steps) -> TrialResult:
+def _trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations, steps, parts) -> TrialResult:
     _, _, greater, level, scale = TASKS[task % len(TASKS)]
     sign = 1.0 if greater else -1.0
     key = hashlib.sha256(f"{info.name} {variant} {init} {order} {phase}".encode(errors="replace")).hexdigest()
@@ -179,11 +180,11 @@ def _trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations
     points = [-(-number * steps // evaluations) for number in range(1, evaluations + 1)]
     if fate == "diverged":
         points = points[: evaluations // 3]
-    moved = np.sort(rng.random((len(points), len(PARTS))), axis=0) * np.linspace(0.5, 2.0, len(PARTS))
+    moved = np.sort(rng.random((len(points), len(parts))), axis=0) * np.linspace(0.5, 2.0, len(parts))
     history = []
     for place, step in enumerate(points):
         share = 1.0 - math.exp(-4.0 * step / steps)
-        far = dict(zip(PARTS, moved[place].round(4).tolist()))
+        far = dict(zip(parts, moved[place].round(4).tolist()))
         history.append(
             {
                 "step": step,
@@ -191,7 +192,7 @@ def _trial(rng, info, task, variant, gain, fate, phase, init, order, evaluations
                 "train_loss": 0.7 - (0.5 * share if good else 0.01),
                 "validation": level + (selected - level) * share,
                 "lr": 2e-5 * (1 - step / steps),
-                "distances": {"start": far, "pretrained": {part: far[part] for part in PARTS if part != "head"}},
+                "distances": {"start": far, "pretrained": {part: far[part] for part in parts if part != "head"}},
             }
         )
     done = points[-1] if points else 0

@@ -339,6 +339,20 @@ def test_a_reader_writes_nothing_and_sees_what_others_write(ledger, path):
         assert reader.outcome("no such key") is None
 
 
+def test_beats_do_not_pile_up(ledger, path):
+    """A trial of many hours says thousands of times that it is alive."""
+    plan(ledger, "a")
+    claim = ledger.claim("w", 60.0)
+    wal = path.with_name("ledger.sqlite-wal")
+    most = 0
+    for number in range(1500):
+        assert ledger.beat(claim, 60.0, {"step": number})
+        most = max(most, wal.stat().st_size)
+    assert 4 << 20 < most < 5 << 20
+    assert ledger.finish(claim, DONE)
+    assert wal.stat().st_size == 0  # a result is in the file itself
+
+
 # -- speed ----------------------------------------------------------------------------------------------------------
 
 

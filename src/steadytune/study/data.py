@@ -14,6 +14,7 @@ those of models too, are relative to the study file.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -208,8 +209,8 @@ class StudyTask:
         return text.finish(data.task, cut, (*data.notes.said, *said))
 
 
-def describe(name: str, task: StudyTask, data: Data) -> TaskInfo:
-    """What the ledger and the reports keep of a task."""
+def describe(name: str, task: StudyTask, data: Data, base: Path = Path()) -> TaskInfo:
+    """What the ledger and the reports keep of a task; files are named as the study file names them."""
     if data.validation is None:
         raise SteadytuneError(f"{data.train.source.file}: task {name!r} has no validation rows to choose a step on.")
     some = data.train.texts[:: max(1, len(data.train) // 500)]
@@ -221,7 +222,7 @@ def describe(name: str, task: StudyTask, data: Data) -> TaskInfo:
         baseline=data.baselines[0] if data.baselines else Baseline("none"),
         fingerprint=data.fingerprint,
         source=str(getattr(task.source, task.source.word)),
-        notes=tuple(data.notes.sentences()),
+        notes=tuple(said.replace(f"{base}{os.sep}", "") for said in data.notes.sentences()),
         words=sum(len(text.split()) for texts in some for text in texts) / max(1, len(some)),
     )
 

@@ -75,7 +75,7 @@ def inspect(
             data[name] = task.load(base)
         except SteadytuneError as error:
             raise SteadytuneError(f"{file}, task {name!r}: {error}") from error
-        tasks[name] = describe(name, task, data[name])
+        tasks[name] = describe(name, task, data[name], base)
     return study, tasks, data
 
 

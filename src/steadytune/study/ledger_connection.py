@@ -18,6 +18,8 @@ PERM, READONLY, CANTOPEN = 3, 8, 14
 IOERR, FULL = 10, 13
 CORRUPT, NOTADB = 11, 26
 
+_WAL_LIMIT = 4 << 20  # bytes; beats of long trials add up
+
 Answer = TypeVar("Answer")
 
 
@@ -29,7 +31,7 @@ class Connection:
     """An open ledger file. Every statement is its own transaction, except between BEGIN and COMMIT."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, readonly: bool) -> None:
-        self.path, self.db, self.readonly = path, db, readonly
+        self.path, self.wal, self.db, self.readonly = path, f"{path}-wal", db, readonly
         self._place = None if readonly else self._where()
 
     def close(self) -> None:
@@ -42,7 +44,10 @@ class Connection:
     def write(self, sql: str, parameters: Any = ()) -> list[Any]:
         self.check_in_place()
         with explained(self.path, "written"):
-            return patiently(lambda: self.db.execute(sql, parameters).fetchall())
+            rows = patiently(lambda: self.db.execute(sql, parameters).fetchall())
+        if not self.db.in_transaction and os.path.exists(self.wal) and os.path.getsize(self.wal) > _WAL_LIMIT:
+            self._empty_wal()
+        return rows
 
     def write_many(self, sql: str, rows: list[Any]) -> int:
         """The same statement for all rows, in one transaction; how many rows of the file that has changed."""
@@ -60,16 +65,24 @@ class Connection:
 
     @contextmanager
     def durably(self) -> Iterator[None]:
-        """What is written inside is on the disk afterwards, and (if no reader is in the way) in the file itself: also
-        somebody who deletes the -wal file of an interrupted study does not lose results."""
+        """What is written inside is on the disk afterwards, and in the file itself: also somebody who deletes the -wal
+        file of an interrupted study does not lose results."""
         with explained(self.path, "written"):
             self.db.execute("PRAGMA synchronous = FULL")
             try:
                 yield
             finally:
                 self.db.execute("PRAGMA synchronous = NORMAL")
-            with suppress(sqlite3.Error):  # it is recorded already
-                self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        self._empty_wal()
+
+    def _empty_wal(self) -> None:
+        """Move what is in the WAL into the file itself, if no reader is in the way for long.
+
+        TRUNCATE keeps writers out meanwhile. SQLite's automatic checkpoints do not, and before 3.51.3 they could lose a
+        page when another process wrote at the wrong moment (sqlite.org/wal.html#walresetbug); so they are off.
+        """
+        with suppress(sqlite3.Error):  # what was written is safe in the WAL
+            self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def check_in_place(self) -> None:
         if self.readonly:
@@ -83,7 +96,7 @@ class Connection:
     def _where(self) -> list[tuple[int, int] | None]:
         """Which files these are: a connection goes on with a file that was deleted, and would write into nothing."""
         found: list[tuple[int, int] | None] = []
-        for name in (str(self.path), f"{self.path}-wal"):
+        for name in (str(self.path), self.wal):
             try:
                 there = os.stat(name)
                 found.append((there.st_dev, there.st_ino))

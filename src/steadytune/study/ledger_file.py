@@ -71,6 +71,7 @@ def connect(path: Path, readonly: bool) -> Connection:
         db = patiently(lambda: _connect(path, "rw"))
         try:
             patiently(lambda: db.execute("PRAGMA journal_mode = WAL").fetchall())
+            db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()  # see Connection
             _refuse_newer(path, db)
             if ledger_schema.version(db) < ledger_schema.VERSION:
                 _upgrade_(path, db)

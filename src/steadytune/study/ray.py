@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from steadytune.errors import SteadytuneError
 from steadytune.study.crew import fcntl, is_running
-from steadytune.study.ledger import Ledger
-from steadytune.study.local import _stopping
+from steadytune.study.ledger import Ledger, LedgerError
+from steadytune.study.local import _stopping, take_back
 from steadytune.study.ray_cargo import Cargo, cargo_of
 from steadytune.study.worker import LEASE
 
@@ -88,15 +89,18 @@ def run_trials(
         from steadytune.study.ray_driver import Driver
 
         _take_back(ledger, ledger_path.parent / "workers")
+        take_back(ledger, ledger_path.parent / "workers")  # of local runs
         meta = ledger.meta
         study = hashlib.sha256(f"{meta['created']} {meta.get('name', '')}".encode()).hexdigest()[:16]
         cluster = Cluster(study, meta, cargo, workers=workers, per_gpu=per_gpu, threads=threads, patience=patience)
-        driver = Driver(ledger, cluster, name, lease=lease, models=ledger_path.parent / "models", on_tick=on_tick)
+        driver = Driver(ledger, cluster, name, lease, ledger_path.parent / "models", on_tick)
         with _stopping(stop) as stop:
             try:
                 ended = driver.run(stop)
-            except BaseException:
-                driver.stop_(grace=0.0)
+            except BaseException as error:
+                lasting = isinstance(error, SteadytuneError) and not isinstance(error, LedgerError)
+                with suppress(SteadytuneError):  # trials that run well may still write their checkpoints
+                    driver.stop_(grace if lasting else 0.0)
                 raise
             driver.stop_(grace)
         if ended:
@@ -118,17 +122,30 @@ def _connected(address: str | None) -> Iterator[None]:
         return
     before = signal.getsignal(signal.SIGTERM)  # Ray takes it
     with _own_stdout():
-        try:
-            ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
-        except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            where = f"at {address}" if address else "here"
-            raise SteadytuneError(f"Ray does not answer {where}: {error}") from error
+        _connect(address)
         try:
             yield
         finally:
             ray.shutdown()  # ends no cluster but one that init has started
             if before is not None and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
+
+
+def _connect(address: str | None) -> None:
+    import ray
+
+    try:
+        _knock(address)
+        ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
+    except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise SteadytuneError(f"Ray does not answer {f'at {address}' if address else 'here'}: {error}") from error
+
+
+def _knock(address: str | None) -> None:
+    """Ray itself takes minutes to find out that nobody answers."""
+    host, colon, port = (address or "").rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from steadytune.errors import SteadytuneError
 from steadytune.study import ray_node
 from steadytune.study.ray_cargo import Cargo, digest, read_files, versions
 
-_LOOK_EVERY = 1.0  # seconds between two looks at the nodes
+_LOOK_EVERY = 1.0  # seconds between two looks at the nodes, and at the board
 _PATIENCE = 600.0  # seconds to wait for a node that trials fit on; one may be starting
 _FORGET_WITHIN = 10.0
 
@@ -48,6 +48,8 @@ class Cluster:
         self.study, self.workers, self.threads, self.patience = study, workers, threads, patience
         self.per_gpu = per_gpu or (1 if any(node.get("GPU") for node in _nodes().values()) else 0)
         self._places, self._look_at, self._none_since = 0, 0.0, 0.0
+        self._answer: Any = None  # the board's, to come
+        self._ask_at = 0.0
         here = ray.get_runtime_context().get_node_id()  # where the driver lives, and dies
         self.board: Any = _quick(ray_node.Board, here, soft=True, max_restarts=-1).remote()
         models = {}
@@ -67,6 +69,11 @@ class Cluster:
     def send(self, work: ray_node.Work) -> Any:
         """The reference of what will come back."""
         return self._task.remote(self._job, work)
+
+    def kill(self, ref: Any) -> None:
+        """End the process that this would come back from."""
+        with suppress(RayError, ValueError):  # it has ended, or this is a question to the board
+            ray.cancel(ref, force=True)
 
     def room(self) -> int:
         """How many trials can be out. Without any place for them one is sent, for an autoscaler to see."""
@@ -91,6 +98,19 @@ class Cluster:
             raise SteadytuneError(
                 f"{problem} None came in {self.patience:.0f} seconds. The same command goes on later."
             )
+
+    def news(self, stops: Iterable[str]) -> dict[str, ray_node.News]:
+        """What trials have said lately; those in `stops` are told to stop. Never waits: the board may be starting."""
+        now, stops = time.monotonic(), frozenset(stops)
+        if self._answer is None and (stops or now >= self._ask_at):
+            self._answer = self.board.look.remote(stops)
+        if self._answer is None or not ray.wait([self._answer], timeout=0)[0]:
+            return {}
+        answer, self._answer, self._ask_at = self._answer, None, now + _LOOK_EVERY
+        try:
+            return dict(ray.get(answer))
+        except RayError:
+            return {}
 
     def ask_for_log(self, news: ray_node.News) -> Any:
         """The reference of what a dead process said last."""

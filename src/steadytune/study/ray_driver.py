@@ -15,11 +15,13 @@ A trial goes on from its last checkpoint where it comes back to a node that has 
 
 from __future__ import annotations
 
+import math
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +38,17 @@ from ray.exceptions import (
 
 from steadytune.errors import SteadytuneError
 from steadytune.study.ledger import Claim, Ledger, LedgerError
-from steadytune.study.ray_cargo import write_files
+from steadytune.study.outcome import Outcome
+from steadytune.study.ray_cargo import Files, write_files
 from steadytune.study.ray_cluster import Cluster
 from steadytune.study.ray_node import News, Returned, Work
 
 _LOST = (NodeDiedError, LocalRayletDiedError, ObjectLostError)
 _DIED = (WorkerCrashedError, OutOfMemoryError)
 _LOSSES_FORGIVEN = 10  # attempts
+_STRANGE_ALLOWED = 3
 _GLANCE = 0.1  # seconds to wait for something to happen
-_TICK = 1.0  # also between two looks at the board
+_TICK = 1.0
 _LOG_WITHIN = 30.0  # seconds that a node has to hand over a log
 
 
@@ -56,8 +60,8 @@ class Flight:
     worker: str
     beat_at: float
     news: News | None = None
-    death: str = ""  # a sentence, once its process has died: then what is out is the question for its log
-    log_by: float = field(default=float("inf"))
+    death: str = ""  # a sentence, once its process has died: then what is out are questions about it
+    log_by: float = math.inf  # when they are given up
 
 
 class Driver:
@@ -68,10 +72,9 @@ class Driver:
         ledger: Ledger,
         cluster: Cluster,
         name: str,
-        *,
         lease: float,
         models: Path,
-        on_tick: Callable[[], object] | None = None,
+        on_tick: Callable[[], object] | None,
     ) -> None:
         self.ledger, self.cluster, self.name, self.lease, self.models = ledger, cluster, name, lease, models
         self.on_tick = on_tick
@@ -79,8 +82,7 @@ class Driver:
         self.nodes: set[str] = set()  # where trials have been
         self._started, self._stopping = 0, False
         self._tick_at, self._was_idle, self._more = 0.0, False, False
-        self._asked: Any = None  # the reference of the board's answer
-        self._ask_at = 0.0
+        self._strange = 0  # errors of Ray in a row that are about no trial
 
     def run(self, stop: threading.Event) -> bool:
         """True when all trials have ended, False when it was asked to stop."""
@@ -89,8 +91,9 @@ class Driver:
             left = counts["pending"] + counts["running"]
             if not self._more_to_come(idle=not left) and not left:
                 return True
-            if counts["pending"] or counts["running"] > len(self.flights):  # leases of others may run out
-                self._send_()
+            room = self.cluster.room() - len(self.flights)
+            if counts["pending"]:
+                self._send_(room)
             self._hear()
             if not self._land_(_GLANCE):
                 stop.wait(_GLANCE)
@@ -108,25 +111,25 @@ class Driver:
                 self._land_(_GLANCE)
         finally:  # a second Ctrl-C comes here too
             for ref, flight in self.flights.items():
-                with suppress(RayError):
-                    ray.cancel(ref, force=True)
+                self.cluster.kill(ref)
                 with suppress(SteadytuneError):  # then its lease runs out
                     self.ledger.release(flight.claim)
             self.flights.clear()
 
     def _more_to_come(self, idle: bool) -> bool:
         """What `on_tick` says; asked about once a second, and at once when there is nothing left to do."""
-        if self.on_tick is not None and (time.monotonic() >= self._tick_at or (idle and not self._was_idle)):
+        if time.monotonic() >= self._tick_at or (idle and not self._was_idle):
             self._tick_at = time.monotonic() + _TICK
-            self._more = bool(self.on_tick())
+            self.ledger.expire(self.lease)  # of other drivers, that may be gone
+            self._more = self.on_tick is not None and bool(self.on_tick())
         self._was_idle = idle
         return self._more
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def _send_(self) -> None:
-        """Claim as many trials as the cluster has room for."""
-        for _ in range(self.cluster.room() - len(self.flights)):
+    def _send_(self, room: int) -> None:
+        """Claim as many trials as there is room for, and send them out."""
+        for _ in range(room):
             worker = f"{self.name}-{self._started}"
             claim = self.ledger.claim(worker, self.lease, "a Ray cluster")
             if claim is None:
@@ -138,7 +141,7 @@ class Driver:
     def _hear(self) -> None:
         """Take what the board has, and beat for all that are out. Never waits: the board may be starting again."""
         now = time.monotonic()
-        news = self._look(now)
+        news = self.cluster.news([each.claim.token for each in self.flights.values()] if self._stopping else [])
         for ref, flight in list(self.flights.items()):
             said = news.get(flight.claim.token)
             if said is not None:
@@ -150,24 +153,9 @@ class Driver:
             progress = None if said is None else said.progress
             if now > flight.log_by or not self.ledger.beat(flight.claim, self.lease, progress):
                 del self.flights[ref]
-                with suppress(RayError):
-                    ray.cancel(ref, force=True)
+                self.cluster.kill(ref)
                 if flight.death:
-                    self.ledger.died(flight.worker, flight.death)
-
-    def _look(self, now: float) -> dict[str, News]:
-        if self._asked is None:
-            if now < self._ask_at:
-                return {}
-            stops = frozenset(flight.claim.token for flight in self.flights.values() if self._stopping)
-            self._asked = self.cluster.board.look.remote(stops)
-        if not ray.wait([self._asked], timeout=0)[0]:
-            return {}
-        answer, self._asked, self._ask_at = self._asked, None, now + (_GLANCE if self._stopping else _TICK)
-        try:
-            return dict(ray.get(answer))
-        except RayError:
-            return {}
+                    self._bury(flight, "")
 
     # -- back ---------------------------------------------------------------------------------------------------------
 
@@ -181,26 +169,26 @@ class Driver:
 
     def _record(self, ref: Any, flight: Flight) -> None:
         if flight.death:
-            log = ""
-            with suppress(RayError):
-                log = ray.get(ref)
-            self.ledger.died(flight.worker, flight.death, log)
+            self._examine(ref, flight)
             return
         try:
             returned: Returned = ray.get(ref)
         except _LOST as error:
             counted = flight.claim.attempts >= _LOSSES_FORGIVEN
-            self.ledger.died(flight.worker, f"Its node was lost. {_first_line(error)}", counted=counted)
+            self.ledger.died(flight.worker, "Its node was lost.", str(error), counted)
         except _DIED as error:
             self._died(flight, error)
         except TaskCancelledError:
             self.ledger.release(flight.claim)
-        except RayError as error:  # run_task itself raises nothing
-            self.ledger.release(flight.claim)
-            raise SteadytuneError(
-                f"A node of the Ray cluster could not begin a trial. Is this steadytune installed there?\n{error}"
-            ) from error
+        except RayError as error:  # run_task itself raises nothing: it could not begin, or its answer not be sent
+            self.ledger.died(flight.worker, "Its node could not run it.", str(error))
+            self._strange += 1
+            if self._strange >= _STRANGE_ALLOWED:
+                raise SteadytuneError(
+                    f"The nodes of the Ray cluster cannot run trials. Is this steadytune installed there?\n{error}"
+                ) from error
         else:
+            self._strange = 0
             self._returned(flight.claim, returned)
 
     def _returned(self, claim: Claim, returned: Returned) -> None:
@@ -213,29 +201,46 @@ class Driver:
             advice = "Make room there" if returned.kind == "full" else "Install what the driver has"
             raise SteadytuneError(f"{returned.text} {advice}, then run the same command again.")
         else:
-            try:
-                if returned.model:
-                    write_files(returned.model, self.models / claim.key)
-                self.ledger.finish(claim, returned.outcome)
-            except LedgerError:
-                raise
-            except SteadytuneError as error:  # a result that cannot be recorded
-                self.ledger.fail(claim, str(error))
+            self._finish(claim, returned.outcome, returned.model)
+
+    def _finish(self, claim: Claim, outcome: Outcome, model: Files) -> None:
+        try:
+            if model:
+                shutil.rmtree(self.models / claim.key, ignore_errors=True)  # of an attempt that was cut short
+                write_files(model, self.models / claim.key)
+            self.ledger.finish(claim, outcome)
+        except LedgerError:
+            raise
+        except OSError as error:
+            self.ledger.release(claim)
+            raise SteadytuneError(
+                f"The model of trial {claim.key} could not be written: {error}. Make room, then run the same command "
+                "again."
+            ) from error
+        except SteadytuneError as error:  # a result that cannot be recorded
+            self.ledger.fail(claim, str(error))
+
+    # -- what became of a process --------------------------------------------------------------------------------------
 
     def _died(self, flight: Flight, error: RayError) -> None:
-        """Its process is no more. Ask the node for what it said last, and record it when the answer is there."""
+        """Ask where it was, and then its node for what it said last. It is recorded when the answers are there."""
         if isinstance(error, OutOfMemoryError):
-            how = f"Ray ended its process, because its node ran out of memory. {_first_line(error)}"
+            flight.death = f"Ray ended its process, because its node ran out of memory. {error}"
         else:
-            how = "Its process died: it crashed, or was killed, perhaps by the system for want of memory."
-        if flight.news is None:
-            self.ledger.died(flight.worker, how)
-            return
-        news = flight.news
-        flight.death = f"{how} It was process {news.pid} on node {news.address}, and its log there is {news.log}."
+            flight.death = "Its process died: it crashed, or was killed, perhaps by the system for want of memory."
         flight.log_by = time.monotonic() + _LOG_WITHIN
-        self.flights[self.cluster.ask_for_log(news)] = flight
+        self.flights[self.cluster.board.about.remote(flight.claim.token)] = flight
 
+    def _examine(self, ref: Any, flight: Flight) -> None:
+        answer = None
+        with suppress(RayError):
+            answer = ray.get(ref)
+        if isinstance(answer, News):
+            flight.news = answer
+            self.flights[self.cluster.ask_for_log(answer)] = flight
+        else:
+            self._bury(flight, answer or "")
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    def _bury(self, flight: Flight, log: str) -> None:
+        where = "" if flight.news is None else f" It was process {flight.news.pid} on node {flight.news.address}."
+        self.ledger.died(flight.worker, flight.death + where, log)

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from steadytune.study.ray_cargo import Files, different, node_folder, plain, rea
 from steadytune.study.worker import BEGINS, _disk_is_full
 
 _SAY_EVERY = 1.0  # seconds between two words to the board
+_HEARD_WITHIN = 2.0  # seconds; it takes milliseconds
 _ANSWER_WITHIN = 10.0
 
 
@@ -89,15 +90,15 @@ def run_task(job: Job, work: Work) -> Returned:
             run = job.run or _run_of(job, spec, root)
             folder = trial_folders.take_over(root / "trials", work.key, work.attempt)
             outcome = run(spec, folder, line.say, line.stop)
+            if names is not None:
+                outcome = Outcome(outcome.status, plain(outcome.result, *names), outcome.arrays)
+            kept = root / "models" / work.key
+            model = read_files(kept) if kept.is_dir() else {}
+            shutil.rmtree(kept, ignore_errors=True)
+            trial_folders.delete(root / "trials", work.key)
+            return Returned("ended", outcome=outcome, model=model)
         except BaseException as error:  # SystemExit too: a trial does not end its process
             return _explained(error, line.stop, names)
-    if names is not None:
-        outcome = Outcome(outcome.status, plain(outcome.result, *names), outcome.arrays)
-    kept = root / "models" / work.key
-    model = read_files(kept) if kept.is_dir() else {}
-    shutil.rmtree(kept, ignore_errors=True)
-    trial_folders.delete(root / "trials", work.key)
-    return Returned("ended", outcome=outcome, model=model)
 
 
 def _explained(error: BaseException, stop: threading.Event, names: tuple[str, str] | None) -> Returned:
@@ -168,32 +169,38 @@ class Board:
     """
 
     def __init__(self) -> None:
-        self.news: dict[str, News] = {}
+        self.last: dict[str, News] = {}
+        self.new: dict[str, News] = {}
         self.stops: frozenset[str] = frozenset()
 
     def say(self, token: str, news: News) -> bool:
         """From a trial; whether it should stop."""
-        self.news[token] = news
+        self.last[token] = self.new[token] = news
         return token in self.stops
 
     def look(self, stops: frozenset[str]) -> dict[str, News]:
         """From the driver: who should stop. Returns what is new."""
-        self.stops, news, self.news = stops, self.news, {}
-        return news
+        self.stops, new, self.new = stops, self.new, {}
+        return new
+
+    def about(self, token: str) -> News | None:
+        """From the driver: the last that was heard of a trial."""
+        return self.last.get(token)
 
 
 class Line:
-    """The thread beside a trial that talks with the board, so that a slow board never holds up the trial."""
+    """The thread beside a trial that talks with the board, so that a slow board does not hold up the trial."""
 
     def __init__(self, board: Any, token: str) -> None:
         self.board, self.token = board, token
-        self.stop, self._over = threading.Event(), threading.Event()
+        self.stop, self._heard, self._over = threading.Event(), threading.Event(), threading.Event()
         context = ray.get_runtime_context()
         self.news = News(context.get_node_id(), ray.util.get_node_ip_address(), os.getpid(), _log())
         self._thread = threading.Thread(target=self._talk, name="line", daemon=True)
 
     def __enter__(self) -> Line:
         self._thread.start()
+        self._heard.wait(_HEARD_WITHIN)  # whatever the trial does next, it is known where it ran
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,13 +209,14 @@ class Line:
 
     def say(self, progress: dict[str, Any]) -> None:
         """Called by the run after a step; costs nothing."""
-        self.news = News(self.news.node, self.news.address, self.news.pid, self.news.log, progress)
+        self.news = replace(self.news, progress=progress)
 
     def _talk(self) -> None:
         while not self._over.is_set():
             try:
                 if ray.get(self.board.say.remote(self.token, self.news), timeout=_ANSWER_WITHIN):
                     self.stop.set()
+                self._heard.set()
             except RayError:
                 pass  # the board is starting again
             self._over.wait(_SAY_EVERY)

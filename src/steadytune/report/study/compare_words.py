@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steadytune.report.study.comparisons import Comparison
-from steadytune.report.study.naming import count_of, listed, p_value, short, signed
+from steadytune.report.study.naming import count_of, listed, p_value, short, short_names, signed
 from steadytune.report.words import plural
 from steadytune.stats.scores import FEWEST_RUNS
 
@@ -39,7 +39,9 @@ def headline(pair: Pair) -> str:
 def _where(pair: Pair, some: list[Comparison]) -> str:
     if len(pair.found) == 1:
         return short(some[0].task)
-    return f"{len(some)} of {len(pair.found)} tasks" if len(some) < len(pair.found) else f"all {len(some)} tasks"
+    if len(some) < len(pair.found):
+        return f"{len(some)} of {len(pair.found)} tasks"
+    return "both tasks" if len(some) == 2 else f"all {len(some)} tasks"
 
 
 def _failures(pair: Pair, turned: bool) -> str:

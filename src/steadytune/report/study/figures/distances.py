@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 4  # tasks whose distances are drawn during training
 BLOCKS = 4  # of them: evenly spaced, the topmost among them, as in the paper's Figure 7
-_SHORT = {"embeddings": "emb.", "pooler": "pool", "head": "head"}
 _WHAT = "L2 distance of all parameters of a part from where training started"
 
 
@@ -39,11 +38,9 @@ def distances(tell: Telling) -> list[Figure]:
     )
 
     def finish(panel: Axes, task: str) -> None:
-        shown = parts[task]
-        step = -(-len(shown) // 10)
-        kept = [place for place, part in enumerate(shown) if not part.isdigit() or place % step == 0]
-        panel.set_xticks(kept, [_SHORT.get(shown[place], shown[place][:5]) for place in kept])
-        panel.set_xlabel("part: embeddings, block, pooler, head")
+        kept = _ticks(parts[task])
+        panel.set_xticks(list(kept), list(kept.values()))
+        panel.set_xlabel("E: embeddings, blocks, P: pooler, H: head")
         panel.set_ylabel("distance")
         panel.set_ylim(bottom=0)
 
@@ -54,6 +51,17 @@ def distances(tell: Telling) -> list[Figure]:
         caption = f"{_WHAT}, during training; mean over runs. {band_words(tell, BAND)}{rule}{fewer_lines}"
         made.append(Figure("distance-curves", "Blocks during training", caption, _CurvesDrawer(tell, during)))
     return made
+
+
+def _ticks(parts: Sequence[str]) -> dict[int, str]:
+    """Place -> label: initials, and as many numbers of blocks as there is room for."""
+    step = -(-len(parts) // 9)
+    kept = {place: part[:1].upper() for place, part in enumerate(parts) if not part.isdigit()}
+    for place, part in enumerate(parts):
+        near = any(0 < abs(other - place) < step for other in kept if not parts[other].isdigit())
+        if part.isdigit() and (int(part) - 1) % step == 0 and not near:
+            kept[place] = part
+    return kept
 
 
 class _CurvesDrawer:
