@@ -16,6 +16,7 @@ import pytest
 from ledger_processes import LONG, rows
 
 from steadytune.study.ledger import Ledger, LedgerError
+from steadytune.study.ledger_connection import Connection
 from steadytune.study.outcome import Outcome
 
 GOLDEN = Path(__file__).parent.parent / "study" / "golden"
@@ -166,11 +167,10 @@ def test_a_study_in_a_read_only_folder_can_be_read(shared):
 
 
 @pytest.mark.parametrize("left", [("-wal",), ("-wal", "-shm")])
-def test_an_interrupted_study_in_a_read_only_folder_is_read_whole_or_not_at_all(shared, tmp_path, left):
+def test_an_interrupted_study_in_a_read_only_folder_is_read_whole_or_not_at_all(shared, tmp_path, left, monkeypatch):
     claim = make(path := tmp_path / "ledger.sqlite")
-    with Ledger.open(path) as ledger, closing(sqlite3.connect(path)) as slow:
-        slow.execute("BEGIN")
-        slow.execute("SELECT count(*) FROM trials").fetchone()  # so that what follows is in the WAL only
+    monkeypatch.setattr(Connection, "_empty_wal", lambda self: None)  # as when a reader is in the way
+    with Ledger.open(path) as ledger:
         assert ledger.finish(claim, Outcome("finished", {"value": 42}))
         for suffix in ("", *left):
             shutil.copy(f"{path}{suffix}", shared)
@@ -204,6 +204,18 @@ def test_who_deletes_the_wal_of_an_interrupted_study_loses_no_result(tmp_path, d
         counts = ledger.counts()
         assert counts["finished"] == 6
         assert counts["pending"] + counts["running"] == 4
+
+
+def test_a_reader_that_takes_its_time_is_in_nobodys_way(tmp_path):
+    claim = make(path := tmp_path / "ledger.sqlite")
+    with Ledger.open(path) as ledger, closing(sqlite3.connect(path)) as slow:
+        slow.execute("BEGIN")
+        assert slow.execute("SELECT count(*) FROM trials WHERE status = 'finished'").fetchone() == (5,)
+        assert ledger.finish(claim, LONG)
+        assert ledger.finish(ledger.claim("w", 60.0), Outcome("finished", {"value": 43}))
+        assert slow.execute("SELECT count(*) FROM trials WHERE status = 'finished'").fetchone() == (5,)
+    _, found = old_results_are_there(path)
+    assert [found[key].result["value"] for key in ("running", "to-do0")] == [42, 43]
 
 
 @pytest.mark.parametrize("gone", ["", "-wal"])

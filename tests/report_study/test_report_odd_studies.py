@@ -68,6 +68,15 @@ def test_figures_of_any_study(study):
         ElementTree.fromstring(figure.svg())
 
 
+def test_a_score_that_is_no_number_counts_as_diverged():
+    for greater in (True, False):
+        compared = compare_all(by_hand({"x": {"a": [math.nan, 0.1, 0.2]}}, levels=None, greater_is_better=greater))
+        assert compared.runs["x", "a"].diverged == 1
+        assert {figure.name for figure in figures(compared)} == {"distribution", "best-of-n"}
+        for figure in figures(compared):
+            figure.svg()
+
+
 def test_constant_scores_and_one_seed():
     for values in ([0.5], [0.5] * 6, [None] * 6, [0.7, 0.7, 0.7]):
         study = by_hand({"x": {"a": values, "b": values}})

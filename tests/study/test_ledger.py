@@ -348,7 +348,7 @@ def test_beats_do_not_pile_up(ledger, path):
     for number in range(1500):
         assert ledger.beat(claim, 60.0, {"step": number})
         most = max(most, wal.stat().st_size)
-    assert 4 << 20 < most < 5 << 20
+    assert 1 << 20 < most <= 4 << 20
     assert ledger.finish(claim, DONE)
     assert wal.stat().st_size == 0  # a result is in the file itself
 
@@ -364,12 +364,13 @@ def test_ten_thousand_trials(path):
         assert ledger.plan(rows) == 10_000
         assert ledger.plan(rows) == 0
         assert time.perf_counter() - started < 5.0
-        took = []
-        outcome = Outcome("finished", {"best": {"validation": 0.5}, "losses": [n / 7 for n in range(200)]})
-        for _ in range(100):
+        took, claims = [], []
+        for number in range(100):
             started = time.perf_counter()
-            claim = ledger.claim("w", 60.0)
+            claims.append(ledger.claim(f"w{number}", 60.0))
             took.append(time.perf_counter() - started)
+        outcome = Outcome("finished", {"best": {"validation": 0.5}, "losses": [n / 7 for n in range(200)]})
+        for claim in claims[:50]:
             assert ledger.finish(claim, outcome)
         assert sorted(took)[50] < 0.005
         started = time.perf_counter()

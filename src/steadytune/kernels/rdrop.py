@@ -19,14 +19,12 @@ should be computed under torch.no_grad(). With no label at all the loss is NaN, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.rdrop_rows import Terms, is_one_kernel, row_losses_
+from steadytune.kernels.rdrop_autograd import FromHidden, FromLogits
+from steadytune.kernels.rdrop_rows import Terms, is_one_kernel
 
 NLL = {"sum": (1.0, 1.0), "mean": (0.5, 0.5), "half-first": (0.5, 0.0)}  # how much each pass's NLL counts
 KL = ("mean", "sum", "batchmean", "elements")
@@ -34,7 +32,6 @@ KL = ("mean", "sum", "batchmean", "elements")
 # Logits that a chunk holds, both passes together: many enough that reading and writing ∂L/∂W once per chunk is little
 # beside the products, few enough to be little in memory. Plain torch holds about six copies of them in float32.
 CHUNK = {"triton": 2**27, "cuda": 2**24, "cpu": 2**22}
-ALIGNED = 16  # on a CUDA device rows of logits are made this long or a multiple, with zeros behind: odd ones are slow
 
 _FP16_GAIN = 64.0  # what the largest weight becomes in float16, whose smallest number is 6e-8 and largest 65504
 
@@ -72,7 +69,7 @@ def chunked_rdrop_loss(
         )
     if chunk is not None and chunk < 1:
         raise SteadytuneError(f"chunked_rdrop_loss: chunk must be a number of positions of at least 1, not {chunk}.")
-    device, classes = hidden_1.device.type, len(weight)
+    device, classes, labels = hidden_1.device.type, len(weight), labels.to(hidden_1.device)
     if dtype is None:
         autocast = torch.is_autocast_enabled(device) and hidden_1.dtype != torch.float64
         dtype = torch.get_autocast_dtype(device) if autocast else hidden_1.dtype
@@ -83,7 +80,7 @@ def chunked_rdrop_loss(
     if offset is not None:
         offset = offset.detach().reshape(classes)
     with torch.autocast(device, enabled=False):  # types are chosen here; and its cache must not see no_grad's casts
-        loss = _FromHidden.apply(*flat, weight, bias, terms, offset, unit, dtype, chunk)
+        loss = FromHidden.apply(*flat, weight, bias, terms, offset, unit, dtype, chunk)
     return torch.where(count > 0, loss, torch.nan)
 
 
@@ -109,10 +106,10 @@ def fused_rdrop_loss(
             f"fused_rdrop_loss: logits of shapes {list(logits_1.shape)} and {list(logits_2.shape)} do not belong to "
             f"labels of shape {list(labels.shape)}: one row for each label is needed, of both passes."
         )
-    classes = logits_1.shape[-1]
+    classes, labels = logits_1.shape[-1], labels.to(logits_1.device)
     precise = torch.promote_types(logits_1.dtype, torch.float32)
     terms, count, _ = _terms(labels, mask, alpha, label_smoothing, nll, kl, factor, ignore_index, classes, precise)
-    loss = _FromLogits.apply(logits_1, logits_2, terms, precise)
+    loss = FromLogits.apply(logits_1, logits_2, terms, precise)
     return torch.where(count > 0, loss, torch.nan)
 
 
@@ -162,108 +159,3 @@ def _chunk(positions: int, classes: int, device: str, dtype: torch.dtype) -> int
     most = max(1, logits // (2 * max(1, classes)))
     chunks = max(1, -(-positions // most))
     return max(1, -(-positions // chunks))
-
-
-class _FromHidden(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_1: Tensor,
-        hidden_2: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        terms: Terms,
-        offset: Tensor | None,
-        unit: Tensor | None,
-        dtype: torch.dtype,
-        chunk: int,
-    ) -> Tensor:
-        wants_hidden = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        wants_weight, wants_bias = ctx.needs_input_grad[2], bias is not None and ctx.needs_input_grad[3]
-        wants_any = wants_hidden or wants_weight or wants_bias
-        precise = terms.nu.dtype
-        (positions, width), classes = hidden_1.shape, len(weight)
-        padding = -classes % ALIGNED if weight.is_cuda else 0
-        matrix, vector = weight.to(dtype), None if bias is None else bias.to(dtype)
-        if padding:
-            matrix = functional.pad(matrix, (0, 0, 0, padding))
-            vector = None if vector is None else functional.pad(vector, (0, padding))
-        grad_hidden = hidden_1.new_empty(2, positions, width, dtype=precise) if wants_hidden else None
-        grad_weight = matrix.new_zeros(matrix.shape, dtype=precise) if wants_weight else None
-        grad_bias = matrix.new_zeros(len(matrix), dtype=precise) if wants_bias else None
-        loss = hidden_1.new_zeros((), dtype=precise)
-        for start in range(0, positions, chunk):
-            stop = min(start + chunk, positions)
-            rows = torch.cat((hidden_1[start:stop], hidden_2[start:stop])).to(dtype)
-            z = functional.linear(rows, matrix, vector)
-            both = z.view(2, stop - start, -1)[..., :classes]
-            loss += row_losses_(both, terms.part(start, stop), offset, gradient=wants_any).sum()
-            # z is now the gradient with respect to the logits, and still 0 in the padding.
-            if grad_hidden is not None:
-                grad_hidden[:, start:stop] = _product(z, matrix, precise).view(2, stop - start, width)
-            if grad_weight is not None:
-                _add_product_(grad_weight, z.t(), rows)
-            if grad_bias is not None:
-                grad_bias += z.sum(0, dtype=precise)
-        ctx.save_for_backward(grad_hidden, _first(grad_weight, classes), _first(grad_bias, classes), unit)
-        ctx.types = hidden_1.dtype, hidden_2.dtype, weight.dtype, None if bias is None else bias.dtype
-        return loss if unit is None else loss * unit
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivative()
-        hidden, weight, bias, unit = ctx.saved_tensors
-        scale = grad if unit is None else grad * unit
-        first, second = (None, None) if hidden is None else hidden.unbind()
-        kept = [
-            None if each is None else (each * scale).to(dtype)
-            for each, dtype in zip((first, second, weight, bias), ctx.types)
-        ]
-        return (*kept, None, None, None, None, None)
-
-
-class _FromLogits(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits_1: Tensor, logits_2: Tensor, terms: Terms, precise: torch.dtype) -> Tensor:
-        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        z = torch.stack((logits_1, logits_2)).to(precise)
-        loss = row_losses_(z.view(2, len(terms.labels), logits_1.shape[-1]), terms, gradient=wanted).sum()
-        ctx.save_for_backward(z)
-        ctx.types = logits_1.dtype, logits_2.dtype
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivative()
-        (z,) = ctx.saved_tensors
-        first, second = (z * grad).unbind()
-        return first.to(ctx.types[0]), second.to(ctx.types[1]), None, None
-
-
-def _first(values: Tensor | None, count: int) -> Tensor | None:
-    return None if values is None else values[:count]
-
-
-def _refuse_second_derivative() -> None:
-    if torch.is_grad_enabled():  # only with create_graph=True
-        raise SteadytuneError(
-            "R-Drop's loss has no second derivative here: its gradient was worked out in the forward pass. Use "
-            "steadytune.rdrop_loss on the logits of both passes for create_graph=True."
-        )
-
-
-def _product(a: Tensor, b: Tensor, precise: torch.dtype) -> Tensor:
-    """a b, with the sums of the product kept in `precise` where the device can return them."""
-    if a.is_cuda and a.dtype != precise:
-        return torch.mm(a, b, out_dtype=precise)
-    return torch.mm(a, b)
-
-
-def _add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a b, likewise."""
-    if a.dtype == total.dtype:
-        total.addmm_(a, b)
-    elif a.is_cuda:
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
-    else:
-        total.add_(torch.mm(a, b))

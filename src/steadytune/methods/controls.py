@@ -22,6 +22,7 @@ from steadytune.methods.base import RDROP, Method, Moment, Site, check_choice, c
 from steadytune.methods.loss import kind_of, labels_of
 from steadytune.methods.passes import FORWARDS, forwards, refuse_if_noiseless
 from steadytune.methods.rdrop import REGRESSION, fit
+from steadytune.methods.rdrop_quick import quick_nll
 
 
 def nll_only_loss(
@@ -81,9 +82,12 @@ class NLLOnly(Method):
         if self.is_null() or not model.training:
             return None
         labels = labels_of(batch)
-        logits, outputs = forwards(model, batch, "NLLOnly", times=self.passes, forward=self.forward)
+        passes, late = self.passes, self.passes % 2 == 0
+        logits, outputs = forwards(model, batch, "NLLOnly", times=passes, forward=self.forward, late_logits=late)
         kind = kind_of(model, logits[0], labels)
-        loss = nll_only_loss(
-            logits, labels, kind=kind, label_smoothing=self.label_smoothing, regression=self.regression
-        )
+        loss = quick_nll(logits, labels, kind, self.label_smoothing)
+        if loss is None:
+            loss = nll_only_loss(
+                logits, labels, kind=kind, label_smoothing=self.label_smoothing, regression=self.regression
+            )
         return loss, outputs

@@ -9,6 +9,7 @@ separate forwards (`two`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from steadytune.errors import NoEffect, SteadytuneError
 from steadytune.methods.base import Method, Site
+from steadytune.methods.late_logits import LateLogits, logits_later
 from steadytune.methods.loss import call, is_mixed, labels_of, logits_of, noise, noise_sources
 
 FORWARDS = ("auto", "concat", "two")
@@ -28,9 +30,25 @@ _NO_NOISE = "every dropout is 0 and no layer is mixed. Add a method such as Drop
 
 
 def forwards(
-    model: nn.Module, batch: Mapping[str, Any], owner: str, times: int = 2, forward: str = "auto"
+    model: nn.Module,
+    batch: Mapping[str, Any],
+    owner: str,
+    times: int = 2,
+    forward: str = "auto",
+    late_logits: bool = False,
 ) -> tuple[list[Tensor], Any]:
-    """Logits of `times` stochastic forwards of the batch, and the outputs of the first. `owner` is named in errors."""
+    """Logits of `times` stochastic forwards of the batch, and the outputs of the first. `owner` is named in errors.
+
+    With `late_logits`, those of a large vocabulary are not computed before they are used (late_logits.py); inside a
+    compiled function they are, since swapping a layer's forward would break the graph.
+    """
+    with logits_later(model, owner) if late_logits and not torch.compiler.is_compiling() else nullcontext():
+        return _forwards(model, batch, owner, times, forward)
+
+
+def _forwards(
+    model: nn.Module, batch: Mapping[str, Any], owner: str, times: int, forward: str
+) -> tuple[list[Tensor], Any]:
     if forward == "two" or (forward == "auto" and (_rows_interact(model) or _odd_one(batch) is not None)):
         outputs = [call(model, batch) for _ in range(times)]
         logits = [logits_of(each) for each in outputs]
@@ -71,7 +89,8 @@ def refuse_if_silent(model: nn.Module, owner: str, logits_1: Tensor, logits_2: T
     """
     if any(not (together and shared) for _, shared in noise(model)):
         return
-    if not torch.allclose(logits_1, logits_2, rtol=1e-3, atol=1e-5, equal_nan=True):
+    one, other = (each.hidden if isinstance(each, LateLogits) else each for each in (logits_1, logits_2))
+    if not torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True):
         return
     if noise_sources(model):
         raise NoEffect(

@@ -28,6 +28,7 @@ from steadytune.errors import SteadytuneError
 from steadytune.methods.base import RDROP, Method, Moment, Site, check_at_least, check_choice, check_probability, method
 from steadytune.methods.loss import KINDS, aligned, full_precision, kept, kind_of, labels_of, masked_mean, nll
 from steadytune.methods.passes import FORWARDS, forwards, refuse_if_noiseless
+from steadytune.methods.rdrop_quick import quick_loss
 
 REDUCTIONS = ("mean", "sum", "batchmean", "elements", "none")
 REGRESSION = ("unsquared", "squared")
@@ -118,7 +119,7 @@ def rdrop_loss(
     logits_1: Tensor,
     logits_2: Tensor,
     labels: Tensor,
-    alpha: float = 1.0,
+    alpha: float | Tensor = 1.0,
     *,
     kind: str | None = None,
     label_smoothing: float = 0.0,
@@ -195,18 +196,21 @@ class RDrop(Method):
         if self.is_null() or not model.training:
             return None
         labels = labels_of(batch)
-        (logits_1, logits_2), outputs = forwards(model, batch, "RDrop", forward=self.forward)
+        (logits_1, logits_2), outputs = forwards(model, batch, "RDrop", forward=self.forward, late_logits=True)
         kind = kind_of(model, logits_1, labels)
-        by_attention = VARIANTS[self.variant].mask == "attention" and logits_1.ndim == 3
-        loss = rdrop_loss(
-            logits_1,
-            logits_2,
-            labels,
-            self.alpha_at(moment),
-            kind=kind,
-            label_smoothing=self.label_smoothing,
-            variant=self.variant,
-            mask=batch.get("attention_mask") if by_attention else None,
-            regression=self.regression,
-        )
+        form, alpha, smoothing = VARIANTS[self.variant], self.alpha_at(moment), self.label_smoothing
+        mask = batch.get("attention_mask") if form.mask == "attention" and logits_1.ndim == 3 else None
+        loss = quick_loss(form, logits_1, logits_2, labels, alpha, kind=kind, label_smoothing=smoothing, mask=mask)
+        if loss is None:
+            loss = rdrop_loss(
+                logits_1,
+                logits_2,
+                labels,
+                alpha,
+                kind=kind,
+                label_smoothing=smoothing,
+                variant=self.variant,
+                mask=mask,
+                regression=self.regression,
+            )
         return loss, outputs

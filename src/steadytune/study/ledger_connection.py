@@ -18,6 +18,8 @@ PERM, READONLY, CANTOPEN = 3, 8, 14
 IOERR, FULL = 10, 13
 CORRUPT, NOTADB = 11, 26
 
+WAIT = 5000  # milliseconds that SQLite itself waits for others; `patiently` goes on from there
+_FOR_READERS = 1000  # milliseconds to wait for readers before the WAL stays as it is
 _WAL_LIMIT = 4 << 20  # bytes; beats of long trials add up
 
 Answer = TypeVar("Answer")
@@ -82,7 +84,9 @@ class Connection:
         page when another process wrote at the wrong moment (sqlite.org/wal.html#walresetbug); so they are off.
         """
         with suppress(sqlite3.Error):  # what was written is safe in the WAL
+            self.db.execute(f"PRAGMA busy_timeout = {_FOR_READERS}").fetchall()
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self.db.execute(f"PRAGMA busy_timeout = {WAIT}").fetchall()
 
     def check_in_place(self) -> None:
         if self.readonly:

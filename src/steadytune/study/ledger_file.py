@@ -12,9 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from steadytune.study import ledger_schema
-from steadytune.study.ledger_connection import CANTOPEN, PERM, READONLY, Connection, LedgerError, explained, patiently
+from steadytune.study.ledger_connection import (
+    CANTOPEN,
+    PERM,
+    READONLY,
+    WAIT,
+    Connection,
+    LedgerError,
+    explained,
+    patiently,
+)
 
-_WAIT = 5.0  # seconds that SQLite itself waits for others; `patiently` goes on from there
 _MAGIC = b"SQLite format 3\0"
 
 
@@ -103,7 +111,7 @@ def _refuse_other_files(path: Path) -> None:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     where = f"{path.absolute().as_uri()}?{'immutable=1' if mode == 'immutable' else f'mode={mode}'}"
-    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=_WAIT)
+    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=WAIT / 1000)
     try:
         db.execute("PRAGMA trusted_schema = OFF")  # no function is called because a file says so
         # A claim or a beat may be lost when the power fails, with the worker that made it. What must not be lost is

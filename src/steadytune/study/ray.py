@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -126,7 +126,8 @@ def _connected(address: str | None) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()  # ends no cluster but one that init has started
+            with redirect_stdout(sys.stderr):  # Ray prints the rest of its messages
+                ray.shutdown()  # ends no cluster but one that init has started
             if before is not None and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
 

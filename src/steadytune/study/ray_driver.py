@@ -181,9 +181,10 @@ class Driver:
         except TaskCancelledError:
             self.ledger.release(flight.claim)
         except RayError as error:  # run_task itself raises nothing: it could not begin, or its answer not be sent
-            self.ledger.died(flight.worker, "Its node could not run it.", str(error))
             self._strange += 1
-            if self._strange >= _STRANGE_ALLOWED:
+            lasting = self._strange >= _STRANGE_ALLOWED
+            self.ledger.died(flight.worker, "Its node could not run it.", str(error), counted=not lasting)
+            if lasting:
                 raise SteadytuneError(
                     f"The nodes of the Ray cluster cannot run trials. Is this steadytune installed there?\n{error}"
                 ) from error

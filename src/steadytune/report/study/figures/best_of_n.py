@@ -74,5 +74,5 @@ def _floor(level: float | None, scores: Sequence[float | None], sign: float) -> 
     """What a diverged run has on validation: the score without learning, or the worst there is."""
     if level is not None and math.isfinite(level):
         return level
-    there = [sign * score for score in scores if score is not None]
+    there = [sign * score for score in scores if score is not None and math.isfinite(score)]
     return sign * min(there) if there else None
