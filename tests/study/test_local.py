@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from steadytune.study import local, trial_folders
-from steadytune.study.crew import Slot, is_running, last_words, slots
+from steadytune.study.crew import Crew, Slot, is_running, last_words, slots
 from steadytune.study.ledger import Ledger
 from steadytune.study.local import run_local
 from steadytune.study.outcome import Outcome
@@ -136,20 +136,23 @@ def test_a_stop_that_was_set_before_starts_nothing(ledger, path):
 
 
 def test_trials_of_dead_workers_are_taken_back_and_those_of_living_ones_not(ledger, tmp_path):
-    plan(ledger, 1, 2, 3)
-    for name in ("dead", "living", "elsewhere"):
+    plan(ledger, 1, 2, 3, 4)
+    crew = Crew(ledger.path, [], threads=1, lease=60.0)
+    ours = f"{crew._run}-1"
+    for name in ("dead", "living", "elsewhere", ours):
         ledger.claim(name, 3600.0)
     logs = tmp_path / "workers"
     logs.mkdir()
+    (logs / f"{ours}.log").touch()  # it has died just now, and how is about to be told
     (logs / "dead.log").write_text("--- trial t0 ---\nold\n--- trial t1 ---\nfatal: out of luck\n")
     (logs / "living.log").touch()
     with (logs / "living.log").open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert is_running(logs / "living.log")
-        assert local.take_back(ledger, logs) == ["t1"]
-    assert [row.status for row in ledger.rows()] == ["pending", "running", "running"]
+        assert local.take_back(ledger, logs, crew) == ["t1"]
+    assert [row.status for row in ledger.rows()] == ["pending", "running", "running", "running"]
     assert ledger.rows()[0].deaths == 1
-    assert "gone when the study was run again" in ledger.rows()[0].error
+    assert "It is gone, with the run that had started it" in ledger.rows()[0].error
     assert "fatal: out of luck" in ledger.rows()[0].error
     assert "old" not in ledger.rows()[0].error
 

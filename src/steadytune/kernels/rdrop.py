@@ -31,7 +31,7 @@ KL = ("mean", "sum", "batchmean", "elements")
 
 # Logits that a chunk holds, both passes together: many enough that reading and writing ∂L/∂W once per chunk is little
 # beside the products, few enough to be little in memory. Plain torch holds about six copies of them in float32.
-CHUNK = {"triton": 2**27, "cuda": 2**24, "cpu": 2**22}
+CHUNK = {"triton": 2**27, "cuda": 2**24, "cpu": 2**21}
 
 _FP16_GAIN = 64.0  # what the largest weight becomes in float16, whose smallest number is 6e-8 and largest 65504
 

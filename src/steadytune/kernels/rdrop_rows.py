@@ -65,33 +65,26 @@ def row_losses_torch_(z: Tensor, terms: Terms, offset: Tensor | None = None, gra
     precise = torch.promote_types(z.dtype, torch.float32)
     log_p = functional.log_softmax(z if offset is None else z.to(precise) + offset, -1, dtype=precise)
     p = log_p.exp()
+    other = p.flip(0)  # the same of the other pass, here and in `delta`, which is δ, -δ
     # A class that both passes forbid (-inf) has no difference. A NaN that came in is in every p of its row anyway.
-    delta = (log_p[0] - log_p[1]).nan_to_num_(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+    delta = (log_p - log_p.flip(0)).nan_to_num_(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
 
+    own = torch.stack([terms.labelled * (terms.nu * weight) for weight in terms.passes])  # ν w_i, [2, N]
+    half = terms.compared * (0.5 * terms.kappa)  # κ/2, [N]
     picked = terms.labels.expand(2, -1).unsqueeze(-1)
     nll = log_p.gather(-1, picked).squeeze(-1) * (epsilon - 1.0)
     if epsilon:
-        nll = nll - log_p.sum(-1) * (epsilon / classes)
-    nu = terms.nu.where(terms.labelled, 0.0)
-    kappa = terms.kappa.where(terms.compared, 0.0)
-    weighted = nll[0] * terms.passes[0] + nll[1] * terms.passes[1]
-    divergence = 0.5 * ((p[0] - p[1]) * delta).sum(-1)
-    losses = (weighted * terms.nu).where(terms.labelled, 0.0) + (divergence * terms.kappa).where(terms.compared, 0.0)
-    if not gradient:
-        return losses
-
-    half = (0.5 * kappa).unsqueeze(-1)
-    counts = (terms.labelled | terms.compared).unsqueeze(-1)
-    for this, other, sign in ((0, 1, 1.0), (1, 0, -1.0)):
-        own = (nu * terms.passes[this]).unsqueeze(-1)
-        signed = delta * sign
-        divergence = (p[this] * signed).sum(-1, keepdim=True)  # KL_12, or KL_21
-        grad = p[this] * (signed.sub_(divergence).add_(1.0).mul_(half).add_(own)) - p[other] * half
+        nll -= log_p.sum(-1) * (epsilon / classes)
+    losses = (own * nll).sum(0) + half * ((p[0] - other[0]) * delta[0]).sum(-1)
+    if gradient:
+        kl = (p * delta).sum(-1)  # KL_12, KL_21
+        wide = half.unsqueeze(-1)
+        grad = torch.addcmul((own + half - half * kl).unsqueeze(-1), delta, wide).mul_(p)
+        grad.addcmul_(other, wide, value=-1.0)
         if epsilon:
-            grad -= own * (epsilon / classes)
-        grad.scatter_add_(-1, terms.labels.unsqueeze(-1), own * (epsilon - 1.0))
-        z[this] = grad.where(counts, 0.0)
-    return losses
+            grad -= own.unsqueeze(-1) * (epsilon / classes)
+        z.copy_(grad.scatter_add_(-1, picked, own.unsqueeze(-1) * (epsilon - 1.0)))
+    return losses.where(terms.labelled | terms.compared, 0.0)
 
 
 def is_one_kernel(device: str, dtype: torch.dtype) -> bool:

@@ -64,6 +64,10 @@ class Crew:
         self._started = 0
         self._run = os.urandom(3).hex()  # names of workers must never come again
 
+    def has_started(self, name: str) -> bool:
+        """Whether this is one of ours, dead or alive."""
+        return name.startswith(f"{self._run}-")
+
     def start_(self, up_to: int) -> None:
         """Fill the free slots, but have no more workers than trials."""
         free = list(self.slots)

@@ -52,7 +52,6 @@ def run_local(
     path = Path(ledger_path)
     crew = Crew(path, slots(workers, devices, per_gpu), threads=threads, lease=lease, command=command)
     with Ledger.open(path) as ledger, _stopping(stop) as stop:
-        take_back(ledger, crew.logs)
         sweep(ledger, path.parent / "trials")
         try:
             return Driver(ledger, crew, on_tick).run(stop)
@@ -68,12 +67,16 @@ class Driver:
     def __init__(self, ledger: Ledger, crew: Crew, on_tick: Callable[[], object] | None = None) -> None:
         self.ledger, self.crew, self.on_tick = ledger, crew, on_tick
         self._tick_at, self._was_idle, self._more = 0.0, False, False
+        self._look_at = 0.0
         self._idle_deaths, self._claims = 0, -1
 
     def run(self, stop: threading.Event) -> bool:
         while not stop.is_set():
             for ended in self.crew.reap_():
                 self._bury(ended)
+            if time.monotonic() >= self._look_at:
+                self._look_at = time.monotonic() + _TICK
+                take_back(self.ledger, self.crew.logs, self.crew)
             counts = self.ledger.counts()
             left = counts["pending"] + counts["running"]
             if not self._more_to_come(idle=not left) and not left:
@@ -110,13 +113,17 @@ class Driver:
             )
 
 
-def take_back(ledger: Ledger, logs: Path) -> list[str]:
-    """Trials of workers that died with the run that watched them; their leases need not be waited for."""
+def take_back(ledger: Ledger, logs: Path, crew: Crew | None = None) -> list[str]:
+    """Trials of workers that died together with the run that watched them; their leases need not be waited for.
+
+    Those of our own `crew` are left out: it knows better how they ended.
+    """
     taken = []
     for row in ledger.rows(status="running"):
+        ours = crew is not None and row.worker is not None and crew.has_started(row.worker)
         log = logs / f"{row.worker}.log"
-        if row.worker and log.is_file() and not is_running(log):
-            reason = "It was gone when the study was run again: it was killed, or its machine was."
+        if row.worker and not ours and log.is_file() and not is_running(log):
+            reason = "It is gone, with the run that had started it: it was killed, or its machine was."
             taken += ledger.died(row.worker, reason, last_words(log))
     return taken
 
