@@ -47,21 +47,23 @@ def cluster():
     """A head without room for trials, and two nodes with room for two each. We are connected to it."""
     if ray is None:
         pytest.skip("ray is not installed: pip install 'steadytune[ray]'")
-    place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: sockets lie there, and their paths are limited
     # Whether nodes live is asked more often than usual, but no less patiently.
     often = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
-    head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False, "temp_dir": place}
-    made = Machines(initialize_head=True, head_node_args={**head, "_system_config": often})
-    try:
-        for _ in range(2):
-            made.add_node(wait=False, num_cpus=2, object_store_memory=STORE)
-        made.wait_for_nodes(timeout=PATIENCE)
-        ray.init(made.address, log_to_driver=False, logging_level="error")
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
-        shutil.rmtree(place, ignore_errors=True)
+    place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: sockets lie there, and their paths are limited
+    made = Machines()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", place)
+        try:
+            made.add_node(num_cpus=0, object_store_memory=STORE, include_dashboard=False, _system_config=often)
+            for _ in range(2):
+                made.add_node(wait=False, num_cpus=2, object_store_memory=STORE)
+            made.wait_for_nodes(timeout=PATIENCE)
+            ray.init(made.address, log_to_driver=False, logging_level="error")
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture
@@ -73,14 +75,19 @@ def ledger(tmp_path):
             made.plan([(key, json.dumps({"number": n, **spec}), n) for n, (key, spec) in enumerate(specs.items())])
         return tmp_path / "ledger.sqlite"
 
-    return make
+    yield make
+    with Ledger.open(tmp_path / "ledger.sqlite", readonly=True) as made:
+        shutil.rmtree(node_folder(on_ray.study_name(made.meta)), ignore_errors=True)
 
 
-def drive(path, run, address=None, **options):
-    """Run stubs on the cluster; told to stop where that takes for ever."""
-    stop = options.pop("stop", None) or threading.Event()
+def drive(path, run, **options):
+    """Run stubs on the cluster; told to stop where that takes for ever. A study that has ended leaves nothing."""
+    stop = threading.Event()
     with timer(stop):
-        return on_ray.run_trials(path, Cargo(run=run), address=address, stop=stop, **options)
+        ended = on_ray.run_trials(path, Cargo(run=run), stop=stop, **options)
+    with Ledger.open(path, readonly=True) as ledger:
+        assert not (ended and node_folder(on_ray.study_name(ledger.meta)).exists())
+    return ended
 
 
 @contextmanager
@@ -272,7 +279,7 @@ def driver(path, address):
         "import test_ray as t; from steadytune.study import ray; "
         f"print(ray.run_trials(t.Path({str(path)!r}), t.Cargo(run=t.stub), address={address!r}))"
     )
-    where = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
+    where = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     made = subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": where}, stdout=subprocess.PIPE, text=True
     )
@@ -433,7 +440,7 @@ def test_no_place_for_trials(cluster, ledger, monkeypatch, capsys):
 def test_nobody_answers(tmp_path):
     pytest.importorskip("ray")
     for address, why in (("127.0.0.1:1", "refused"), ("nonsense", "format")):
-        with pytest.raises(SteadytuneError, match=f"Ray does not answer at {address}: .*{why}"):
+        with pytest.raises(SteadytuneError, match=f"No connection to Ray at {address}: .*{why}"):
             on_ray._connect(address)
 
 

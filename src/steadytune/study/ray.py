@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -91,8 +91,9 @@ def run_trials(
         _take_back(ledger, ledger_path.parent / "workers")
         take_back(ledger, ledger_path.parent / "workers")  # of local runs
         meta = ledger.meta
-        study = hashlib.sha256(f"{meta['created']} {meta.get('name', '')}".encode()).hexdigest()[:16]
-        cluster = Cluster(study, meta, cargo, workers=workers, per_gpu=per_gpu, threads=threads, patience=patience)
+        cluster = Cluster(
+            study_name(meta), meta, cargo, workers=workers, per_gpu=per_gpu, threads=threads, patience=patience
+        )
         driver = Driver(ledger, cluster, name, lease, ledger_path.parent / "models", on_tick)
         with _stopping(stop) as stop:
             try:
@@ -106,6 +107,11 @@ def run_trials(
         if ended:
             cluster.forget(driver.nodes)
         return ended
+
+
+def study_name(meta: Mapping[str, Any]) -> str:
+    """What the study's folder on the nodes is called: a later driver finds it there, and another study does not."""
+    return hashlib.sha256(f"{meta['created']} {meta.get('name', '')}".encode()).hexdigest()[:16]
 
 
 @contextmanager
@@ -139,7 +145,7 @@ def _connect(address: str | None) -> None:
         _knock(address)
         ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
     except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise SteadytuneError(f"Ray does not answer {f'at {address}' if address else 'here'}: {error}") from error
+        raise SteadytuneError(f"No connection to Ray{f' at {address}' if address else ''}: {error}") from error
 
 
 def _knock(address: str | None) -> None:

@@ -190,6 +190,7 @@ class Driver:
                 ) from error
         else:
             self._strange = 0
+            self.nodes.add(returned.node)
             self._returned(flight.claim, returned)
 
     def _returned(self, claim: Claim, returned: Returned) -> None:
@@ -238,6 +239,7 @@ class Driver:
             answer = ray.get(ref)
         if isinstance(answer, News):
             flight.news = answer
+            self.nodes.add(answer.node)
             self.flights[self.cluster.ask_for_log(answer)] = flight
         else:
             self._bury(flight, answer or "")

@@ -62,6 +62,7 @@ class Returned:
 
     kind: Literal["ended", "failed", "stopped", "full", "unfit"]
     text: str = ""
+    node: str = ""
     outcome: Outcome | None = None
     model: Files = field(default_factory=dict)  # of a trial whose model is kept
 
@@ -96,19 +97,18 @@ def run_task(job: Job, work: Work) -> Returned:
             model = read_files(kept) if kept.is_dir() else {}
             shutil.rmtree(kept, ignore_errors=True)
             trial_folders.delete(root / "trials", work.key)
-            return Returned("ended", outcome=outcome, model=model)
+            return Returned("ended", "", line.news.node, outcome, model)
         except BaseException as error:  # SystemExit too: a trial does not end its process
-            return _explained(error, line.stop, names)
+            return _explained(error, line, names)
 
 
-def _explained(error: BaseException, stop: threading.Event, names: tuple[str, str] | None) -> Returned:
-    if isinstance(error, KeyboardInterrupt) or (isinstance(error, Stopped) and stop.is_set()):
-        return Returned("stopped")
-    where = f"on node {ray.util.get_node_ip_address()}"
+def _explained(error: BaseException, line: Line, names: tuple[str, str] | None) -> Returned:
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, Stopped) and line.stop.is_set()):
+        return Returned("stopped", "", line.news.node)
     if _disk_is_full(error):
-        return Returned("full", f"A trial could not write {where}: {error}.")
+        return Returned("full", f"A trial could not write on node {line.news.address}: {error}.", line.news.node)
     text = "".join(traceback.format_exception(error))
-    return Returned("failed", text if names is None else text.replace(*names))
+    return Returned("failed", text if names is None else text.replace(*names), line.news.node)
 
 
 # -- what the trials of one process share ------------------------------------------------------------------------------

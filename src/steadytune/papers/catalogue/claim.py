@@ -4,7 +4,7 @@ A claim speaks of cells, by the names in the published data: ("Re-init", "RTE", 
 list, says which relation holds between them and how it is tested on measured runs. One sentence of a paper may speak of
 several cases ("on all tasks", "usually"): `scope` says of how many it must hold.
 
-What came out of testing a claim is the `Claim` of steadytune.papers.claims.
+What came out of testing a claim is a `Verdict` (steadytune.papers.verdicts).
 """
 
 from __future__ import annotations

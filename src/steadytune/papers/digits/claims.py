@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from steadytune.papers.claims import Claim, by_tests
 from steadytune.papers.digits.results import DigitsResult
+from steadytune.papers.verdicts import Verdict, by_tests
 from steadytune.stats import Tail, TestResult, student_t_test
 
 CHANCE = 0.1  # accuracy of a run that diverged
@@ -24,7 +24,7 @@ _SECTION = "mixout paper, section 4, figure 2"
 Form = tuple[str, str]
 
 
-def claims(result: DigitsResult) -> list[Claim]:
+def claims(result: DigitsResult) -> list[Verdict]:
     made = [
         _trend(result, "mixout", "distance", "less", "(a): with mixout(w_pre, p), ||w_ft - w_pre||² falls with p"),
         _trend(
@@ -54,7 +54,7 @@ def claims(result: DigitsResult) -> list[Claim]:
     return made
 
 
-def _of_form(result: DigitsResult, form: Form) -> list[Claim]:
+def _of_form(result: DigitsResult, form: Form) -> list[Verdict]:
     """What is asked of the other forms of mixout, beside the one that the text describes."""
     layers, gradient = form
     if gradient == result.plan.gradients[0]:
@@ -69,7 +69,7 @@ def _of_form(result: DigitsResult, form: Form) -> list[Claim]:
     for p in _positive(result):
         ours, other = (_column(result, "mixout", p, "distance", each) for each in (main, form))
         if not np.isfinite([ours, other]).all():
-            return [Claim(text, None, None, len(ours), "ACCEPTANCE D1", "a run diverged, so it has no distance")]
+            return [Verdict(text, None, None, len(ours), "ACCEPTANCE D1", "a run diverged, so it has no distance")]
         tests += _equivalent(other, ours, ALIKE * float(ours.mean()))
         accuracies = (_column(result, "mixout", p, "validation", each) for each in (main, form))
         apart = max(apart, abs(float(np.subtract(*accuracies).mean())))
@@ -77,30 +77,30 @@ def _of_form(result: DigitsResult, form: Form) -> list[Claim]:
     return [by_tests(text, tests, source="ACCEPTANCE D1", measured=measured)]
 
 
-def _trend(result: DigitsResult, method: str, what: str, tail: Tail, text: str, form: Form | None = None) -> Claim:
+def _trend(result: DigitsResult, method: str, what: str, tail: Tail, text: str, form: Form | None = None) -> Verdict:
     ps = sorted(result.plan.ps)
     table = np.array([_column(result, method, p, what, form) for p in ps])
     means = ", ".join(f"{p:g}: {row.mean():.4g}" for p, row in zip(ps, table))
     if len(ps) < 2:
-        return Claim(text, None, None, table.shape[1], _SECTION, "one p only", means)
+        return Verdict(text, None, None, table.shape[1], _SECTION, "one p only", means)
     if not np.isfinite(table).all():
-        return Claim(text, None, None, table.shape[1], _SECTION, "a run diverged, so it has no distance", means)
+        return Verdict(text, None, None, table.shape[1], _SECTION, "a run diverged, so it has no distance", means)
     slopes = np.polyfit(ps, table, 1)[0]
     test = student_t_test(slopes, np.zeros_like(slopes), tail=tail, paired=True)
     claim = by_tests(text, [test], source=_SECTION, measured=f"mean by p: {means}; mean slope {slopes.mean():.4g}")
     return replace(claim, how=f"slope over p of each restart against 0: {claim.how}")
 
 
-def _at_every_p(result: DigitsResult, what: str, tail: Tail, text: str) -> Claim:
+def _at_every_p(result: DigitsResult, what: str, tail: Tail, text: str) -> Verdict:
     pairs = {p: [_column(result, method, p, what) for method in ("mixout", "dropout")] for p in _positive(result)}
     means = ", ".join(f"{p:g}: {a.mean():.4g} against {b.mean():.4g}" for p, (a, b) in pairs.items())
     if not all(np.isfinite(each).all() for pair in pairs.values() for each in pair):
-        return Claim(text, None, None, result.plan.restarts, _SECTION, "a run diverged, so it has no distance", means)
+        return Verdict(text, None, None, result.plan.restarts, _SECTION, "a run diverged, so it has no distance", means)
     tests = [student_t_test(a, b, tail=tail, paired=True) for a, b in pairs.values()]
     return by_tests(text, tests, source=_SECTION, measured=f"mean by p: {means}")
 
 
-def _close(result: DigitsResult, method: str) -> Claim:
+def _close(result: DigitsResult, method: str) -> Verdict:
     """No worse than unregularised fine-tuning (p = 0) by more than the margin."""
     ps = [p for p in (0.1, 0.2, 0.3) if p in result.plan.ps]
     text = (
@@ -108,7 +108,7 @@ def _close(result: DigitsResult, method: str) -> Claim:
         "below fine-tuning with p = 0"
     )
     if not ps or 0.0 not in result.plan.ps:
-        return Claim(text, None, None, result.plan.restarts, _SECTION, "the plan lacks p = 0 or all of these p")
+        return Verdict(text, None, None, result.plan.restarts, _SECTION, "the plan lacks p = 0 or all of these p")
     base = _column(result, method, 0.0, "validation")
     tests = [
         student_t_test(_column(result, method, p, "validation") + CLOSE, base, tail="greater", paired=True) for p in ps
@@ -117,7 +117,7 @@ def _close(result: DigitsResult, method: str) -> Claim:
     return by_tests(text, tests, source=_SECTION, measured=f"mean by p: {means}")
 
 
-def _robust(result: DigitsResult) -> Claim:
+def _robust(result: DigitsResult) -> Verdict:
     """Best minus worst accuracy over p, per restart."""
     table = {
         method: np.array([_column(result, method, p, "validation") for p in _positive(result)])
@@ -125,21 +125,21 @@ def _robust(result: DigitsResult) -> Claim:
     }
     text = "(b): validation accuracy on the target depends less on p with mixout(w_pre, p) than with dropout(p)"
     if len(table["mixout"]) < 2:
-        return Claim(text, None, None, result.plan.restarts, _SECTION, "one p only")
+        return Verdict(text, None, None, result.plan.restarts, _SECTION, "one p only")
     mixout, dropout = (np.ptp(each, axis=0) for each in table.values())
     test = student_t_test(mixout, dropout, tail="less", paired=True)
     measured = f"best minus worst over p: {mixout.mean():.4f} against {dropout.mean():.4f}"
     return by_tests(text, [test], source=_SECTION, measured=measured)
 
 
-def _flat(result: DigitsResult) -> Claim:
+def _flat(result: DigitsResult) -> Verdict:
     text = (
         "(c): with mixout(w_pre, p) the source's validation accuracy after fine-tuning is about the same for every "
         f"p > 0: within {FLAT} of its mean over p"
     )
     columns = [_column(result, "mixout", p, "source_validation") for p in _positive(result)]
     if len(columns) < 2:
-        return Claim(text, None, None, result.plan.restarts, _SECTION, "one p only")
+        return Verdict(text, None, None, result.plan.restarts, _SECTION, "one p only")
     centre = np.mean(columns, axis=0)
     tests = [test for column in columns for test in _equivalent(column, centre, FLAT)]
     means = ", ".join(f"{p:g}: {column.mean():.4f}" for p, column in zip(_positive(result), columns))

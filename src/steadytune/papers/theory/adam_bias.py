@@ -20,7 +20,7 @@ import torch
 
 from steadytune.methods.adamw import AdamW, bias_ratio
 from steadytune.methods.base import check_choice
-from steadytune.papers.claims import Claim
+from steadytune.papers.verdicts import Verdict
 
 _SOURCE = "few-sample paper, section 4, figure 1"
 TRAIN_ROWS = {"RTE": 2490, "MRPC": 3668, "STS-B": 5749, "CoLA": 8551, "MNLI": 392_702}  # of the GLUE files
@@ -89,7 +89,7 @@ def measure(steps: int, betas: tuple[float, float], seed: int, weights: int = 16
     return np.asarray((lengths[0] / lengths[1]).numpy())
 
 
-def claims(result: AdamBias) -> list[Claim]:
+def claims(result: AdamBias) -> list[Verdict]:
     expected = bias_ratio(np.array(result.measured_steps), *result.setup.betas)
     error = float(np.abs(np.array(result.measured) / expected - 1.0).max())
     small = {name: bias_ratio(t, *result.setup.betas) for name, t in result.iterations.items() if t < 1000}
@@ -98,7 +98,7 @@ def claims(result: AdamBias) -> list[Claim]:
     biased = np.flatnonzero(bias_ratio(np.arange(1, mnli + 1), *result.setup.betas) >= 1.01)
     settled = int(biased[-1]) + 1 if biased.size else 0
     return [
-        Claim(
+        Verdict(
             "the update without bias correction is r(t) times as long as with it",
             error < 1e-6,
             None,
@@ -107,7 +107,7 @@ def claims(result: AdamBias) -> list[Claim]:
             "relative difference of two optimisers' step lengths from r(t), below 1e-6 at every step",
             f"largest {error:.2g} over {result.setup.measured_steps} steps",
         ),
-        Claim(
+        Verdict(
             "for small datasets the bias ratio is significantly higher than one for the entire fine-tuning process",
             all(value > 1.2 for value in small.values()),
             None,
@@ -116,7 +116,7 @@ def claims(result: AdamBias) -> list[Claim]:
             "r at the last step of three epochs, above 1.2",
             worded,
         ),
-        Claim(
+        Verdict(
             "for MNLI, the majority of fine-tuning occurs in the region where the bias ratio has converged to one",
             settled < mnli / 2,
             None,

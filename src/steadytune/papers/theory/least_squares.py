@@ -27,7 +27,7 @@ from torch import Tensor
 
 from steadytune.methods.base import check_choice
 from steadytune.methods.mixout import mixout
-from steadytune.papers.claims import Claim, by_tests
+from steadytune.papers.verdicts import Verdict, by_tests
 from steadytune.stats import student_t_test
 
 _SOURCE = "mixout paper, supplement D, figure 5"
@@ -129,7 +129,7 @@ def minimiser(x: Tensor, y: Tensor, u: Tensor, p: float) -> Tensor:
     return torch.linalg.solve(hessian + pull, right).squeeze(-1)
 
 
-def claims(result: LeastSquares) -> list[Claim]:
+def claims(result: LeastSquares) -> list[Verdict]:
     ps, to_target, to_true = result.setup.ps, result.distances(), result.distances("true")
     nearer = [
         student_t_test(after, before, tail="less", paired=True) for before, after in itertools.pairwise(to_target)
@@ -152,7 +152,7 @@ def claims(result: LeastSquares) -> list[Claim]:
             source=_SOURCE,
             measured=f"mean distance to u {to_target[-1].mean():.4f}, to w* {to_true[-1].mean():.4f}",
         ),
-        Claim(
+        Verdict(
             "descent with mixout(u, p) finds the minimiser that the exact formula of E L(Φ) has",
             error < TOLERANCE,
             None,

@@ -34,7 +34,7 @@ from torch.nn import functional
 
 from steadytune.methods.base import check_choice
 from steadytune.methods.rdrop import rdrop_loss
-from steadytune.papers.claims import Claim, by_tests
+from steadytune.papers.verdicts import Verdict, by_tests
 from steadytune.stats import student_t_test
 
 _SOURCE = "R-Drop appendix, proposition B.1"
@@ -160,7 +160,7 @@ def quantities(z: Tensor, labels: Tensor, keep: float) -> dict[str, float]:
     }
 
 
-def claims(result: RDropBound) -> list[Claim]:
+def claims(result: RDropBound) -> list[Verdict]:
     points = result.points
     room = max(each.gap / each.corrected_bound for each in points)
     printed = max(each.gap / each.printed_bound for each in points)
@@ -172,7 +172,7 @@ def claims(result: RDropBound) -> list[Claim]:
     factor = [each.to_sub_model / each.norm / (1.0 - each.keep) for each in points]
     exact = "exact expectations over all masks"
     return [
-        Claim(
+        Verdict(
             "|L(w) - E L(w, ξ)| <= c √ε, with c = √2 c1 c2 (equation 4 corrected)",
             room <= 1.0,
             None,
@@ -181,7 +181,7 @@ def claims(result: RDropBound) -> list[Claim]:
             exact,
             f"the gap is at most {room:.3g} of the bound",
         ),
-        Claim(
+        Verdict(
             "the same with the constant as printed, c = √½ c1 c2",
             printed <= 1.0,
             None,
@@ -190,7 +190,7 @@ def claims(result: RDropBound) -> list[Claim]:
             exact,
             f"the gap is at most {printed:.3g} of the bound",
         ),
-        Claim(
+        Verdict(
             "the inequalities (3), (5) and (6) of the proof",
             max(steps.values()) <= 1e-12,
             None,
@@ -199,7 +199,7 @@ def claims(result: RDropBound) -> list[Claim]:
             exact,
             ", ".join(f"{name} left minus right at most {value:.3g}" for name, value in steps.items()),
         ),
-        Claim(
+        Verdict(
             "equation 4: E ‖z - z⊙ξ/p‖ = (1-p) ‖z‖",
             bool(np.allclose(factor, 1.0)),
             None,
@@ -213,7 +213,7 @@ def claims(result: RDropBound) -> list[Claim]:
     ]
 
 
-def _smaller(result: RDropBound, what: str, text: str) -> Sequence[Claim]:
+def _smaller(result: RDropBound, what: str, text: str) -> Sequence[Verdict]:
     """The largest alpha against alpha = 0, problem by problem, for every keep."""
     last = max(result.setup.alphas)
     if last == 0.0 or 0.0 not in result.setup.alphas:

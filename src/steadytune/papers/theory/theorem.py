@@ -28,8 +28,8 @@ from typing import Any
 import torch
 
 from steadytune.methods.base import check_choice
-from steadytune.papers.claims import Claim
 from steadytune.papers.theory.monte_carlo import LOSSES, MASKS, Check, check
+from steadytune.papers.verdicts import Verdict
 
 AGREE = 4.0
 DETECTED = 5.0
@@ -73,13 +73,13 @@ def run(scale: str = "full", *, setup: Setup | None = None) -> Theorem:
     return Theorem(setup, tuple(checks))
 
 
-def claims(result: Theorem) -> list[Claim]:
+def claims(result: Theorem) -> list[Verdict]:
     checks, draws = result.checks, result.setup.draws
     lowest = min(each.errors_from(each.bound) for each in checks)
     alike = [each for each in checks if each.loss == "m I"]
     general = [each for each in checks if each.loss == "quadratic"]
     return [
-        Claim(
+        Verdict(
             "E L(Φ(w; u, M)) >= L(w) + m σ²/(2 μ²) ||w - u||² for strongly convex L, masks of mean μ and variance σ²",
             lowest > -AGREE,
             None,
@@ -101,16 +101,16 @@ def claims(result: Theorem) -> list[Claim]:
     ]
 
 
-def _agreement(text: str, checks: list[Check], draws: int, source: str) -> Claim:
+def _agreement(text: str, checks: list[Check], draws: int, source: str) -> Verdict:
     worst = max(abs(each.errors_from(_exact(each))) for each in checks)
     how = f"{len(checks)} checks, each within {AGREE:g} standard errors"
     measured = f"worst {worst:.2f}, which {_chance(worst, len(checks)):.2g} of such sets of checks exceed by chance"
-    return Claim(text, worst < AGREE, None, draws, source, how, measured)
+    return Verdict(text, worst < AGREE, None, draws, source, how, measured)
 
 
-def _equality_for_quadratics(checks: list[Check], draws: int) -> Claim:
+def _equality_for_quadratics(checks: list[Check], draws: int) -> Verdict:
     worst = max(each.errors_from(each.bound) for each in checks)
-    return Claim(
+    return Verdict(
         "the equality holds if L is quadratic (whatever its Hessian)",
         worst < AGREE,
         None,
@@ -121,7 +121,7 @@ def _equality_for_quadratics(checks: list[Check], draws: int) -> Claim:
     )
 
 
-def _detection(checks: list[Check], draws: int) -> Claim:
+def _detection(checks: list[Check], draws: int) -> Verdict:
     """Of wrong formulas that differ from the right one at all: at p = 1/2, for instance, some coincide."""
     seen = [
         (abs(each.errors_from(value)), name)
@@ -130,7 +130,7 @@ def _detection(checks: list[Check], draws: int) -> Claim:
         if abs(value - _exact(each)) > 0.02 * (_exact(each) - each.plain)
     ]
     least, name = min(seen)
-    return Claim(
+    return Verdict(
         "(ours) the check would notice a wrong formula",
         least > DETECTED,
         None,
@@ -141,10 +141,10 @@ def _detection(checks: list[Check], draws: int) -> Claim:
     )
 
 
-def _grows(checks: list[Check], draws: int) -> Claim:
+def _grows(checks: list[Check], draws: int) -> Verdict:
     mixouts = sorted((each for each in checks if each.mask == "Bernoulli per neuron"), key=lambda each: -each.mu)
     values = [each.coefficient for each in mixouts]
-    return Claim(
+    return Verdict(
         "as p increases to 1 the coefficient m p/(1-p) increases to infinity",
         all(after > before for before, after in itertools.pairwise(values)),
         None,

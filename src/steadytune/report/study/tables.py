@@ -11,7 +11,7 @@ from steadytune.report.study.runs import Runs
 from steadytune.report.study.table_formats import Column, Item, Plain, Table
 from steadytune.report.study.tables_beside import cost_table, instability_table, tuning_table, variance_table
 from steadytune.report.study.telling import Telling
-from steadytune.report.words import number
+from steadytune.report.words import number, plural
 
 __all__ = ["Column", "Item", "Table", "tables"]
 BEST, BETTER, WORSE = "*", "†", "‡"
@@ -197,7 +197,7 @@ def _mark_legend(tell: Telling) -> str:
     if tell.compared.against:
         legend += (
             f" {BETTER} better, {WORSE} worse than {tell.base} ({_t_tests(tell.compared)}, two-tailed, p < {ALPHA:g}, "
-            f"Holm-corrected over {tell.compared.tests} tests)."
+            f"Holm-corrected over {plural(tell.compared.tests, 'test')})."
         )
     return legend
 

@@ -68,6 +68,7 @@ def _draw(tell: Telling, tasks: list[str], names: list[str], most: int) -> Drawn
         panel.tick_params(axis="y", length=0, labelcolor=LIGHT["ink"], labelsize=FONT)
         panel.grid(False, axis="y")
         panel.locator_params(axis="x", nbins=5)
+        panel.use_sticky_edges = False  # a box that begins at the lowest score must not put it on the frame
         panel.margins(x=0.06)
     return figure
 
@@ -90,7 +91,7 @@ def _line(panel: Axes, runs: Runs, height: float, colour: str, most: int) -> Non
         panel.barh(height, high - low, left=low, height=0.62, color=colour, alpha=0.2, linewidth=0, zorder=2)
         panel.plot([runs.summary.median] * 2, [height - 0.31, height + 0.31], color=colour, linewidth=1.8, zorder=4)
     points: dict[str, Any] = {"color": colour, "linestyle": "none", "zorder": 3}
-    whole: dict[str, Any] = {"marker": "o", "markersize": 2.6, "alpha": 0.75, "markeredgewidth": 0}
+    whole: dict[str, Any] = {"marker": "o", "markersize": 3.2, "alpha": 0.75, "markeredgewidth": 0}
     cross: dict[str, Any] = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.1}
     mean: dict[str, Any] = {"marker": "D", "markersize": 4.4, "markeredgecolor": colour, "markeredgewidth": 1.3}
     panel.plot(ordered[~diverged], heights[~diverged], **points, **whole)

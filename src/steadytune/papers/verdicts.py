@@ -1,22 +1,24 @@
-"""What a paper claims, and whether it came out here.
+"""What came out of testing a claim of a paper.
 
 A claim that speaks of several cases ("for all p") holds only if it holds in every one of them. Its p-value is then the
-largest of the cases' (an intersection-union test, Berger 1982), which needs no correction for their number.
+largest of the cases' (an intersection-union test, Berger 1982), which needs no correction for their number. How the
+claims of the catalogue are tested on the runs of a study: claim_tests.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from steadytune.stats import TestResult
 
 ALPHA = 0.05
+WORDS = {True: "holds", False: "does not hold at this scale", None: "cannot be said"}
 
 
 @dataclass(frozen=True)
-class Claim:
+class Verdict:
     """One sentence of a paper. `holds` is None where nothing may be said, for instance from fewer than 3 runs."""
 
     text: str
@@ -27,17 +29,25 @@ class Claim:
     how: str = ""  # test, tail, pairing; or what was compared
     measured: str = ""  # the numbers, in words
 
+    @property
+    def word(self) -> str:
+        return WORDS[self.holds]
+
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Verdict:
+        return cls(**data)
 
-def by_tests(text: str, results: Sequence[TestResult], *, source: str, measured: str = "") -> Claim:
+
+def by_tests(text: str, results: Sequence[TestResult], *, source: str, measured: str = "") -> Verdict:
     """A claim that holds if every one of the tests rejects its null hypothesis at 0.05."""
     n = min((min(result.n) for result in results), default=0)
     silent = next((result for result in results if result.p is None), None)
     if not results or silent is not None:
         how = f"{silent.setting()}: {silent.note}" if silent is not None else "nothing to compare"
-        return Claim(text, None, None, n, source, how, measured)
+        return Verdict(text, None, None, n, source, how, measured)
     largest = max(result.p for result in results if result.p is not None)
     several = f", largest p of {len(results)}" if len(results) > 1 else ""
-    return Claim(text, largest < ALPHA, largest, n, source, results[0].setting() + several, measured)
+    return Verdict(text, largest < ALPHA, largest, n, source, results[0].setting() + several, measured)

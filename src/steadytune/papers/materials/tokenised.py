@@ -1,0 +1,63 @@
+"""Texts made ready as the papers have them: parallel lines tokenised and in small letters, headings as summaries."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from steadytune.errors import SteadytuneError
+
+_TOKEN = re.compile(r"\w+(?:['’]\w+)?|[^\w\s]")
+_HEADING = re.compile(r"^ ?(=( =)*) (.+?) \1 ?$")
+_PARTS = {"train": ("train",), "val": ("val", "valid", "dev"), "test": ("test", "test_2016_flickr")}
+MOST_WORDS = 80  # of a paragraph whose heading is to be found
+
+
+def tokenised(text: str) -> str:
+    """Words and punctuation apart, small letters: what multi-bleu expects, and how IWSLT14 De-En is prepared."""
+    return " ".join(_TOKEN.findall(text.lower()))
+
+
+def write_pairs(source: Path, target: Path, languages: tuple[str, str], ready: bool) -> None:
+    """`train`, `val` and `test` of both languages, as `target/train.de` and so on. `ready` texts are copied as is."""
+    target.mkdir(parents=True)
+    for part, names in _PARTS.items():
+        stem = next((name for name in names if (source / f"{name}.{languages[0]}").is_file()), None)
+        if stem is None:
+            raise SteadytuneError(
+                f"{source} has no {names[0]}.{languages[0]}: parallel lines in train, valid and test files are needed."
+            )
+        for language in languages:
+            text = (source / f"{stem}.{language}").read_text(encoding="utf-8")
+            lines = text.split("\n")[: -1 if text.endswith("\n") else None]
+            made = lines if ready else [tokenised(line) for line in lines]
+            (target / f"{part}.{language}").write_text("\n".join(made) + "\n", encoding="utf-8")
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a text file, gzipped or not, without their newlines."""
+    found = next((each for each in (path, path.with_name(path.name + ".gz")) if each.is_file()), None)
+    if found is None:
+        raise SteadytuneError(f"{path} does not exist, nor does {path.name}.gz.")
+    with (gzip.open(found, "rt", encoding="utf-8") if found.suffix == ".gz" else open(found, encoding="utf-8")) as file:
+        yield from (line.rstrip("\n") for line in file)
+
+
+def write_headlines(source: Path, target: Path) -> None:
+    """WikiText's first paragraphs of sections with their headings, as tables of texts and summaries."""
+    target.mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        with open(target / f"{part}.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("text", "heading"))
+            heading = ""
+            for line in lines_of(source / f"{part}.txt"):
+                match = _HEADING.match(line)
+                if match:
+                    heading = match[3]
+                elif line.strip() and heading:
+                    writer.writerow((" ".join(line.split()[:MOST_WORDS]), heading))
+                    heading = ""
