@@ -20,8 +20,8 @@ import numpy as np
 
 from steadytune.errors import SteadytuneError
 from steadytune.study.ledger import Ledger
-from steadytune.study.ledger_rows import Claim
-from steadytune.study.ledger_values import pack_arrays, unpack_arrays
+from steadytune.study.ledger.rows import Claim
+from steadytune.study.ledger.values import pack_arrays, unpack_arrays
 from steadytune.study.outcome import Outcome
 
 NOBODY = 65534

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from steadytune.study.ledger import Ledger, LedgerError
-from steadytune.study.ledger_connection import Connection
-from steadytune.study.ledger_schema import APPLICATION_ID
+from steadytune.study.ledger.connection import Connection
+from steadytune.study.ledger.schema import APPLICATION_ID
 from steadytune.study.outcome import Outcome
 
 TRIALS = 30

@@ -16,7 +16,7 @@ import pytest
 from ledger_processes import LONG, rows
 
 from steadytune.study.ledger import Ledger, LedgerError
-from steadytune.study.ledger_connection import Connection
+from steadytune.study.ledger.connection import Connection
 from steadytune.study.outcome import Outcome
 
 GOLDEN = Path(__file__).parent.parent / "study" / "golden"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ledger_stories import DONE, Clock, plan, row
 from steadytune import __version__
 from steadytune.errors import SteadytuneError
-from steadytune.study import ledger_values
 from steadytune.study.ledger import Ledger, LedgerError
+from steadytune.study.ledger import values as ledger_values
 from steadytune.study.outcome import Outcome
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from ledger_stories import DONE, plan
-from steadytune.study import ledger_values
 from steadytune.study.ledger import Ledger, LedgerError
-from steadytune.study.ledger_schema import APPLICATION_ID, UPGRADES, VERSION
+from steadytune.study.ledger import values as ledger_values
+from steadytune.study.ledger.schema import APPLICATION_ID, UPGRADES, VERSION
 from steadytune.study.outcome import Outcome
 
 GOLDEN = Path(__file__).parent / "golden"

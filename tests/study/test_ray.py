@@ -21,10 +21,10 @@ import pytest
 import yaml
 
 from steadytune.errors import SteadytuneError
-from steadytune.study import ray as on_ray
 from steadytune.study.ledger import Ledger
 from steadytune.study.outcome import Outcome, Stopped
-from steadytune.study.ray_cargo import Cargo, digest, node_folder, read_files, write_files
+from steadytune.study.ray import running as on_ray
+from steadytune.study.ray.cargo import Cargo, digest, node_folder, read_files, write_files
 
 try:
     import ray
@@ -33,7 +33,9 @@ except ImportError:
 else:
     from ray.cluster_utils import Cluster as Machines
 
-    from steadytune.study import ray_cluster, ray_driver, ray_node
+    from steadytune.study.ray import cluster as ray_cluster
+    from steadytune.study.ray import driver as ray_driver
+    from steadytune.study.ray import remote as ray_node
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # nodes cannot import a test file
 

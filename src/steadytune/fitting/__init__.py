@@ -27,13 +27,13 @@ from steadytune.errors import SteadytuneError
 from steadytune.fitting import outputs
 from steadytune.fitting.plan import SHARE, Place, Plan, load_data, make_plan, make_recipe
 from steadytune.fitting.seeds import Listener, run_seeds
-from steadytune.fitting.signals import Stopped, stop_on_signals
 from steadytune.methods.base import Method
 from steadytune.models import load_model
 from steadytune.predicting import Prediction, predict
 from steadytune.recipe import Recipe
 from steadytune.report.record import FitRecord, SeedRecord
 from steadytune.rng import Streams
+from steadytune.signals import Stopped, stop_on_signals
 from steadytune.tasks.base import Data
 from steadytune.tasks.files import SUFFIXES
 from steadytune.tasks.records import HUB

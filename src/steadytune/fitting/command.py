@@ -16,9 +16,9 @@ from steadytune.engine.train import Progress as StepProgress
 from steadytune.fitting import FitFailed, check_plan, default_out, outputs, run_plan
 from steadytune.fitting.plan import Plan, load_data, make_plan, make_recipe
 from steadytune.fitting.seeds import Listener
-from steadytune.fitting.signals import Stopped
 from steadytune.report import terminal, words
 from steadytune.report.record import FitRecord, SeedRecord
+from steadytune.signals import Stopped
 
 
 def run_fit(

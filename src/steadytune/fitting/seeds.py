@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ def run_seeds(
     out: Path,
     record: FitRecord,
     *,
-    stop: Callable[[], bool],
+    stop: threading.Event,
     device: str | None = None,
     listener: Listener,
     save: Callable[[FitRecord], None],

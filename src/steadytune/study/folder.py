@@ -26,7 +26,7 @@ from steadytune.errors import SteadytuneError
 from steadytune.study.data import describe
 from steadytune.study.file import Study, load_study, read_study, study_folder
 from steadytune.study.ledger import Ledger
-from steadytune.study.ledger_rows import TrialRow
+from steadytune.study.ledger.rows import TrialRow
 from steadytune.study.new_file import write_text
 from steadytune.study.plan import Ended, Plan, plan
 from steadytune.study.results import Score, StudyResults, TaskInfo, TrialResult

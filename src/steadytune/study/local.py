@@ -10,15 +10,14 @@ knows whose trials to take back without waiting for their leases.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from types import FrameType
 
 from steadytune.errors import SteadytuneError
+from steadytune.signals import stop_on_signals
 from steadytune.study import trial_folders
 from steadytune.study.crew import Crew, Ended, is_running, last_words, slots
 from steadytune.study.ledger import Ledger
@@ -51,7 +50,7 @@ def run_local(
     """
     path = Path(ledger_path)
     crew = Crew(path, slots(workers, devices, per_gpu), threads=threads, lease=lease, command=command)
-    with Ledger.open(path) as ledger, _stopping(stop) as stop:
+    with Ledger.open(path) as ledger, nullcontext(stop) if stop is not None else stop_on_signals() as stop:
         sweep(ledger, path.parent / "trials")
         try:
             return Driver(ledger, crew, on_tick).run(stop)
@@ -133,24 +132,3 @@ def sweep(ledger: Ledger, folder: Path) -> None:
     for row in ledger.rows(keys=trial_folders.keys(folder)):
         if row.status in ("finished", "diverged") and not row.spec.get("keep"):
             trial_folders.delete(folder, row.key)
-
-
-@contextmanager
-def _stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
-    """Inside, the first Ctrl-C or SIGTERM sets the event; a second Ctrl-C breaks off at once."""
-    if stop is not None or threading.current_thread() is not threading.main_thread():
-        yield stop or threading.Event()
-        return
-    asked = threading.Event()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if asked.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -11,7 +11,7 @@ from typing import Any
 
 from steadytune.errors import SteadytuneError
 from steadytune.study.ledger import Ledger
-from steadytune.study.ledger_rows import TrialRow
+from steadytune.study.ledger.rows import TrialRow
 
 LEDGER = "ledger.sqlite"
 _RECENT = 20  # ended trials that the time left goes by

@@ -111,7 +111,7 @@ def _record_error(ledger: Ledger, claim: Claim, error: BaseException) -> bool:
     """The trial has failed, and would again; unless the error is about the machine, which then ends the worker."""
     if isinstance(error, LedgerError):
         raise error
-    if _disk_is_full(error):
+    if disk_is_full(error):
         ledger.release(claim)
         raise DiskFull(f"Trial {claim.key} could not write: {error}. Make room, then run the same command again.")
     recorded = ledger.fail(claim, "".join(traceback.format_exception(error)))
@@ -120,7 +120,7 @@ def _record_error(ledger: Ledger, claim: Claim, error: BaseException) -> bool:
     return recorded
 
 
-def _disk_is_full(error: BaseException | None) -> bool:
+def disk_is_full(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return True

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from steadytune.study.ledger import Ledger
-from steadytune.study.ledger_schema import VERSION
+from steadytune.study.ledger.schema import VERSION
 from steadytune.study.outcome import Outcome
 
 HERE = Path(__file__).parent

@@ -22,9 +22,15 @@ _WIDTH: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "intermed
 _BERT: dict[str, Any] = {**_IDS, **_WIDTH, "num_hidden_layers": 4, "max_position_embeddings": 40}
 _BART: dict[str, Any] = {
     **_IDS,
-    **{f"{side}_{what}": number for side in ("encoder", "decoder") for what, number in (("layers", 3), ("ffn_dim", 32))},
-    **{"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 40},
-    **{"decoder_start_token_id": 2, "forced_eos_token_id": None},
+    **{
+        f"{side}_{what}": number for side in ("encoder", "decoder") for what, number in (("layers", 3), ("ffn_dim", 32))
+    },
+    "d_model": 16,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "max_position_embeddings": 40,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": None,
 }
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # name -> configuration, model, what makes it small
     "bert": ("BertConfig", "BertModel", _BERT),
@@ -78,7 +84,7 @@ def _glue(folder: Path, name: str) -> None:
             parts = [text] if len(task.text) == 1 else [" ".join(text.split()[:half]), " ".join(text.split()[half:])]
             label = task.labels[(number % len(task.labels))] if len(task.labels) > 2 else ""
             label = label or (task.labels[first] if task.labels else f"{5 * number / count:.3f}")
-            cells = {column: "" for column in columns} | dict(zip(task.text, parts)) | {task.label: label}
+            cells = dict.fromkeys(columns, "") | dict(zip(task.text, parts)) | {task.label: label}
             lines.append("\t".join(cells[column] for column in columns))
         (folder / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
 

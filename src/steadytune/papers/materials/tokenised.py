@@ -42,7 +42,7 @@ def lines_of(path: Path) -> Iterator[str]:
     found = next((each for each in (path, path.with_name(path.name + ".gz")) if each.is_file()), None)
     if found is None:
         raise SteadytuneError(f"{path} does not exist, nor does {path.name}.gz.")
-    with (gzip.open(found, "rt", encoding="utf-8") if found.suffix == ".gz" else open(found, encoding="utf-8")) as file:
+    with gzip.open(found, "rt", encoding="utf-8") if found.suffix == ".gz" else open(found, encoding="utf-8") as file:
         yield from (line.rstrip("\n") for line in file)
 
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steadytune.study import ledger_values as values
-from steadytune.study.ledger_connection import LedgerError
+from steadytune.study.ledger import values
+from steadytune.study.ledger.connection import LedgerError
 from steadytune.study.outcome import Outcome
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Running a study on a Ray cluster: `run_ray`.
 
 Only the driver has the ledger, so the nodes need no file system in common: data and models travel through Ray's object
-store, and results come back the same way. How trials are sent and what becomes of them is in ray_driver.py; what a node
-does, in ray_node.py. Trials are Ray Core tasks: fractional GPUs, and as many at a time as there is room for.
+store, and results come back the same way. How trials are sent and what becomes of them is in driver.py; what a node
+does, in remote.py. Trials are Ray Core tasks: fractional GPUs, and as many at a time as there is room for.
 
 What a driver that was killed had out is known by its log: the file is locked for as long as a driver lives. A later run
 takes these trials back at once, uncounted. Ray ends the tasks of a driver that is gone.
@@ -17,15 +17,16 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from steadytune.errors import SteadytuneError
+from steadytune.signals import stop_on_signals
 from steadytune.study.crew import fcntl, is_running
 from steadytune.study.ledger import Ledger, LedgerError
-from steadytune.study.local import _stopping, take_back
-from steadytune.study.ray_cargo import Cargo, cargo_of
+from steadytune.study.local import take_back
+from steadytune.study.ray.cargo import Cargo, cargo_of
 from steadytune.study.worker import LEASE
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def run_trials(
     patience  seconds to wait for a node that trials fit on
     """
     with _connected(address), Ledger.open(ledger_path) as ledger, _at_work(ledger_path.parent / "workers") as name:
-        from steadytune.study.ray_cluster import Cluster
-        from steadytune.study.ray_driver import Driver
+        from steadytune.study.ray.cluster import Cluster
+        from steadytune.study.ray.driver import Driver
 
         _take_back(ledger, ledger_path.parent / "workers")
         take_back(ledger, ledger_path.parent / "workers")  # of local runs
@@ -95,7 +96,7 @@ def run_trials(
             study_name(meta), meta, cargo, workers=workers, per_gpu=per_gpu, threads=threads, patience=patience
         )
         driver = Driver(ledger, cluster, name, lease, ledger_path.parent / "models", on_tick)
-        with _stopping(stop) as stop:
+        with nullcontext(stop) if stop is not None else stop_on_signals() as stop:
             try:
                 ended = driver.run(stop)
             except BaseException as error:

@@ -20,8 +20,8 @@ from ray.exceptions import RayError
 
 from steadytune.study import trial_folders
 from steadytune.study.outcome import Outcome, Run, Stopped
-from steadytune.study.ray_cargo import Files, different, node_folder, plain, read_files, versions, write_files
-from steadytune.study.worker import BEGINS, _disk_is_full
+from steadytune.study.ray.cargo import Files, different, node_folder, plain, read_files, versions, write_files
+from steadytune.study.worker import BEGINS, disk_is_full
 
 _SAY_EVERY = 1.0  # seconds between two words to the board
 _HEARD_WITHIN = 2.0  # seconds; it takes milliseconds
@@ -105,7 +105,7 @@ def run_task(job: Job, work: Work) -> Returned:
 def _explained(error: BaseException, line: Line, names: tuple[str, str] | None) -> Returned:
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, Stopped) and line.stop.is_set()):
         return Returned("stopped", "", line.news.node)
-    if _disk_is_full(error):
+    if disk_is_full(error):
         return Returned("full", f"A trial could not write on node {line.news.address}: {error}.", line.news.node)
     text = "".join(traceback.format_exception(error))
     return Returned("failed", text if names is None else text.replace(*names), line.news.node)
@@ -137,7 +137,7 @@ def _run_of(job: Job, spec: Mapping[str, Any], root: Path) -> Run:
 
 
 def _device(gpu: bool) -> str:
-    """The GPU that Ray has given to this trial. The process sees all of its node (`ray_driver.NO_MASK`), because it
+    """The GPU that Ray has given to this trial. The process sees all of its node (`driver.NO_MASK`), because it
     may get another one for its next trial."""
     if not gpu:
         return "cpu"

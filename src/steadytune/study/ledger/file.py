@@ -11,8 +11,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from steadytune.study import ledger_schema
-from steadytune.study.ledger_connection import (
+from steadytune.study.ledger import schema
+from steadytune.study.ledger.connection import (
     CANTOPEN,
     PERM,
     READONLY,
@@ -36,7 +36,7 @@ def create_file(path: Path, sql: str, rows: list[Any]) -> bool:
         if not os.access(path.parent, os.W_OK):
             raise PermissionError(f"{path.parent} is read-only")
         with explained(path, "made"), closing(sqlite3.connect(hidden, isolation_level=None)) as db:
-            ledger_schema.build_(db)
+            schema.build_(db)
             db.executemany(sql, rows)
             db.execute("PRAGMA journal_mode = WAL").fetchall()  # last: what was written before is in the file itself
         return _give_name(hidden, path)
@@ -81,7 +81,7 @@ def connect(path: Path, readonly: bool) -> Connection:
             patiently(lambda: db.execute("PRAGMA journal_mode = WAL").fetchall())
             db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()  # see Connection
             _refuse_newer(path, db)
-            if ledger_schema.version(db) < ledger_schema.VERSION:
+            if schema.version(db) < schema.VERSION:
                 _upgrade_(path, db)
         except BaseException:
             db.close()
@@ -105,7 +105,7 @@ def _refuse_other_files(path: Path) -> None:
         raise LedgerError(f"{path} is not a ledger: it is not an SQLite database. {keep}")
     if len(header) < 100:
         raise LedgerError(f"{path} is damaged: only {len(header)} bytes of it are left. {keep}")
-    if int.from_bytes(header[68:72], "big") != ledger_schema.APPLICATION_ID:
+    if int.from_bytes(header[68:72], "big") != schema.APPLICATION_ID:
         raise LedgerError(f"{path} is not a ledger: it is the SQLite database of another application. {keep}")
 
 
@@ -141,7 +141,7 @@ def _newest_for_reading(path: Path, db: sqlite3.Connection) -> sqlite3.Connectio
     with explained(path, "read"):
         try:
             _refuse_newer(path, db)
-            if ledger_schema.version(db) == ledger_schema.VERSION:
+            if schema.version(db) == schema.VERSION:
                 return db
             copy = sqlite3.connect(":memory:", isolation_level=None)
             db.backup(copy)
@@ -149,16 +149,16 @@ def _newest_for_reading(path: Path, db: sqlite3.Connection) -> sqlite3.Connectio
             db.close()
             raise
         db.close()
-        ledger_schema.upgrade_(copy)
+        schema.upgrade_(copy)
         return copy
 
 
 def _refuse_newer(path: Path, db: sqlite3.Connection) -> None:
-    found = ledger_schema.version(db)
-    if found > ledger_schema.VERSION:
+    found = schema.version(db)
+    if found > schema.VERSION:
         raise LedgerError(
             f"The ledger {path} was written by a newer steadytune (schema {found}; this one knows up to "
-            f"{ledger_schema.VERSION}). Upgrade steadytune; the file was left as it is."
+            f"{schema.VERSION}). Upgrade steadytune; the file was left as it is."
         )
 
 
@@ -166,10 +166,10 @@ def _upgrade_(path: Path, db: sqlite3.Connection) -> None:
     """After a copy, in one transaction: whatever happens, there is the old file or the new one."""
     patiently(lambda: db.execute("BEGIN IMMEDIATE"))
     try:
-        old = ledger_schema.version(db)
-        if old < ledger_schema.VERSION:  # and nobody else was faster
+        old = schema.version(db)
+        if old < schema.VERSION:  # and nobody else was faster
             _copy(path, Path(f"{path}.schema-{old}.backup"))
-            ledger_schema.upgrade_(db)
+            schema.upgrade_(db)
         db.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):

@@ -7,7 +7,7 @@
 
 Any number of processes may have it open. Claim, beat, finish, fail and release are one atomic statement each. A claim
 carries a random token and a lease; whoever's lease ran out and was given to another has a stale token, and what it
-says later is refused. What has ended is never changed, which the file itself enforces (`ledger_schema.RULES`).
+says later is refused. What has ended is never changed, which the file itself enforces (`schema.RULES`).
 
 A ledger object belongs to one thread of one process: open another one elsewhere, and after a fork.
 """
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from steadytune import __version__
 from steadytune.errors import SteadytuneError
-from steadytune.study import ledger_values as values
-from steadytune.study.ledger_connection import Connection, LedgerError
-from steadytune.study.ledger_file import connect, create_file
-from steadytune.study.ledger_rows import Claim, TrialRow, read_outcomes, read_rows
-from steadytune.study.ledger_statements import BEAT, CLAIM, DIED, FAIL, FINISH, GIVE_BACK, RELEASE, RETRY
+from steadytune.study.ledger import values
+from steadytune.study.ledger.connection import Connection, LedgerError
+from steadytune.study.ledger.file import connect, create_file
+from steadytune.study.ledger.rows import Claim, TrialRow, read_outcomes, read_rows
+from steadytune.study.ledger.statements import BEAT, CLAIM, DIED, FAIL, FINISH, GIVE_BACK, RELEASE, RETRY
 from steadytune.study.outcome import Outcome
 from steadytune.study.trial_folders import KEY
 

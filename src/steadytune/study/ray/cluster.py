@@ -14,8 +14,8 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from steadytune.errors import SteadytuneError
-from steadytune.study import ray_node
-from steadytune.study.ray_cargo import Cargo, digest, read_files, versions
+from steadytune.study.ray import remote
+from steadytune.study.ray.cargo import Cargo, digest, read_files, versions
 
 _LOOK_EVERY = 1.0  # seconds between two looks at the nodes, and at the board
 _PATIENCE = 600.0  # seconds to wait for a node that trials fit on; one may be starting
@@ -51,22 +51,22 @@ class Cluster:
         self._answer: Any = None  # the board's, to come
         self._ask_at = 0.0
         here = ray.get_runtime_context().get_node_id()  # where the driver lives, and dies
-        self.board: Any = _quick(ray_node.Board, here, soft=True, max_restarts=-1).remote()
+        self.board: Any = _quick(remote.Board, here, soft=True, max_restarts=-1).remote()
         models = {}
         for name, folder in cargo.models.items():
             files = read_files(folder)
             models[name] = (digest(files), ray.put(files))
         data = {name: ray.put(each) for name, each in cargo.data.items()}
         gpu = bool(self.per_gpu)
-        job = ray_node.Job(study, meta, threads, gpu, versions(), data, models, self.board, cargo.run)
+        job = remote.Job(study, meta, threads, gpu, versions(), data, models, self.board, cargo.run)
         self._job = ray.put(job)
         needs: dict[str, Any] = {"num_cpus": threads}
         if gpu:
             needs = {"num_cpus": 0, "num_gpus": share(self.per_gpu), "runtime_env": NO_MASK}
         # max_calls: also a process that has used a GPU stays for its next trial.
-        self._task: Any = ray.remote(max_retries=0, max_calls=0, **needs)(ray_node.run_task)
+        self._task: Any = ray.remote(max_retries=0, max_calls=0, **needs)(remote.run_task)
 
-    def send(self, work: ray_node.Work) -> Any:
+    def send(self, work: remote.Work) -> Any:
         """The reference of what will come back."""
         return self._task.remote(self._job, work)
 
@@ -99,7 +99,7 @@ class Cluster:
                 f"{problem} None came in {self.patience:.0f} seconds. The same command goes on later."
             )
 
-    def news(self, stops: Iterable[str]) -> dict[str, ray_node.News]:
+    def news(self, stops: Iterable[str]) -> dict[str, remote.News]:
         """What trials have said lately; those in `stops` are told to stop. Never waits: the board may be starting."""
         now, stops = time.monotonic(), frozenset(stops)
         if self._answer is None and (stops or now >= self._ask_at):
@@ -112,15 +112,15 @@ class Cluster:
         except RayError:
             return {}
 
-    def ask_for_log(self, news: ray_node.News) -> Any:
+    def ask_for_log(self, news: remote.News) -> Any:
         """The reference of what a dead process said last."""
-        return _quick(ray_node.last_words, news.node, max_retries=0).remote(news.log)
+        return _quick(remote.last_words, news.node, max_retries=0).remote(news.log)
 
     def forget(self, nodes: Collection[str]) -> None:
         """Delete what these nodes have of the study, as far as they answer."""
         alive = [node for node in _nodes() if node in nodes]
         with suppress(RayError):
-            refs = [_quick(ray_node.forget, node, max_retries=0).remote(self.study) for node in alive]
+            refs = [_quick(remote.forget, node, max_retries=0).remote(self.study) for node in alive]
             ray.wait(refs, num_returns=len(refs), timeout=_FORGET_WITHIN)
 
 

@@ -39,9 +39,9 @@ from ray.exceptions import (
 from steadytune.errors import SteadytuneError
 from steadytune.study.ledger import Claim, Ledger, LedgerError
 from steadytune.study.outcome import Outcome
-from steadytune.study.ray_cargo import Files, write_files
-from steadytune.study.ray_cluster import Cluster
-from steadytune.study.ray_node import News, Returned, Work
+from steadytune.study.ray.cargo import Files, write_files
+from steadytune.study.ray.cluster import Cluster
+from steadytune.study.ray.remote import News, Returned, Work
 
 _LOST = (NodeDiedError, LocalRayletDiedError, ObjectLostError)
 _DIED = (WorkerCrashedError, OutOfMemoryError)

@@ -1,0 +1,108 @@
+"""The mixout paper on GLUE (section 5 and 6, supplement F): tables 1 to 4, figures 4 and 6.
+
+Set-up (M17, M18): bert-large-uncased, BERT's own Adam without bias correction, 2e-5, batches of 32, 3 epochs, 10% of
+warm-up; 20 restarts, the same for every method; the score of the last step on the whole dev set. wdecay(w_pre, λ) is
+the penalty of section 2, wdecay(0, 0.01) that of BERT's optimiser; rows with one regulariser have no other, so dropout
+is off. mixout has the gradient of the public code, g⊙M (D1); `, exact gradient` is this library's own default beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from steadytune.papers.catalogue.mixout import BOTH, DECAYS, DROPOUT, MIXOUTS, TASKS
+from steadytune.papers.settings import BERT_LARGE, FIXED_RATE, SMOKE_RECIPE, Setting
+from steadytune.papers.studies.parts import Data, glue, some
+
+EXACT = "mixout(w_pre, 0.8), exact gradient"  # 0.8: the best mean of table 1 without decay
+_TENTHS = [tenth / 10 for tenth in range(10)]
+_NO_DROPOUT = {"method": "dropout", "p": 0.0}
+_BODY = "mixout(w_pre, 0.7) + head: mixout(w_0, 0.7)"
+
+
+def _base(setting: Setting) -> Data:
+    scale = setting.pick(full={}, small={"lr": FIXED_RATE}, smoke=SMOKE_RECIPE)
+    return {"preset": "devlin", "model": setting.model(BERT_LARGE), "evaluations": 3, **scale}
+
+
+def _study(setting: Setting, name: str, variants: Data, tasks: Iterable[str], **more: Any) -> Data:
+    return {
+        "study": name,
+        "base": _base(setting),
+        "tasks": {task: glue(setting, task, halves=False) for task in some(setting, tasks)},
+        "variants": variants,
+        "seeds": setting.pick(full=20, small=20, smoke=2),
+        "report": {"split": "validation", "weights": "last"},
+        **more,
+    }
+
+
+def _decay(strength: float) -> Data:
+    return {"method": "pretrained_decay", "decay": strength, "form": "l2"}
+
+
+def _mixout(p: float, **changes: Any) -> Data:
+    return {"method": "mixout", "p": p, "gradient": "paper", **changes}
+
+
+def _only(*methods: Mapping[str, Any]) -> Data:
+    """These regularisers, and neither dropout nor decay toward zero."""
+    without = [] if any(each["method"] == "mixout" for each in methods) else [_NO_DROPOUT]
+    return {"weight_decay": 0.0, "add": [*without, *map(dict, methods)]}
+
+
+def table_1(setting: Setting) -> Data:
+    """Table 1 and figure 3."""
+    decays = dict(zip(DECAYS, (0.01, 0.04, 0.07, 0.10)))
+    ps = dict(zip(MIXOUTS, (0.7, 0.8, 0.9)))
+    variants: Data = {DROPOUT: {}}
+    variants |= {name: _only(_decay(strength)) for name, strength in decays.items()}
+    variants |= {name: _only(_mixout(p)) for name, p in ps.items()}
+    variants |= {both: _only(_mixout(p), _decay(0.01)) for both, p in zip(BOTH, ps.values())}
+    variants |= {EXACT: _only(_mixout(0.8, gradient="exact"))}
+    if setting.scale == "smoke":
+        kept = (DROPOUT, DECAYS[0], MIXOUTS[0], BOTH[0], MIXOUTS[1], EXACT)
+        variants = {name: variants[name] for name in kept}
+    return _study(setting, "Mixout, table 1: dropout, decay toward w_pre, mixout", variants, TASKS)
+
+
+def table_2(setting: Setting) -> Data:
+    variants = {DROPOUT: {}, BOTH[0]: _only(_mixout(0.7), _decay(0.01))}
+    # One epoch and 5 restarts at the small scale: 2,105 steps are many, which is the point.
+    made = _study(setting, "Mixout, table 2: a large training set", variants, ("SST-2",))
+    base = setting.pick(full={}, small={"epochs": 1.0}, smoke={})
+    return made | {"base": made["base"] | base, "seeds": setting.pick(full=20, small=5, smoke=2)}
+
+
+def table_3(setting: Setting) -> Data:
+    heads = {"none": "none", "mixout(w_0, 0.7)": "mixout", "dropout(0.7)": "dropout"}
+    variants = {f"head: {name}": _only(_mixout(0.7, head=head)) for name, head in heads.items()}
+    return _study(setting, "Mixout, table 3: how to regularise the new output layer", variants, TASKS)
+
+
+def table_4(setting: Setting) -> Data:
+    """Test scores by the GLUE server, which nobody can ask offline: half of the dev set stands for it (M26)."""
+    made = _study(
+        setting,
+        "Mixout, table 4: the run that is best on dev, on rows that it was not chosen on",
+        {DROPOUT: {}, _BODY: _only(_mixout(0.7, head="mixout"))},
+        TASKS,
+        report={"split": "test", "weights": "last"},
+    )
+    return made | {"tasks": {task: glue(setting, task) for task in made["tasks"]}}
+
+
+def figure_4(setting: Setting) -> Data:
+    ps = setting.pick(full=_TENTHS, small=_TENTHS, smoke=[0.0, 0.7])
+    # mixout(w_pre, 0) is no regulariser at all, so dropout is off in its own right.
+    mixed = {"weight_decay": 0.0, "add": [_NO_DROPOUT, _mixout(0.7, replace_dropout=False)], "sweep": {"mixout.p": ps}}
+    dropped = {"weight_decay": 0.0, "sweep": {"dropout.p": ps}}
+    variants = {"dropout(p)": dropped, "mixout(w_pre, p)": mixed}
+    return _study(setting, "Mixout, figure 4: mixout(w_pre, p) and dropout(p) by p", variants, ("RTE",))
+
+
+def figure_6(setting: Setting) -> Data:
+    ps = setting.pick(full=_TENTHS[:6], small=_TENTHS[:6], smoke=[0.0, 0.1])
+    variants = {"dropout(p)": {"weight_decay": 0.0, "sweep": {"dropout.p": ps}}}
+    return _study(setting, "Mixout, figure 6: dropout(p) by p", variants, TASKS)
