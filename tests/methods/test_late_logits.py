@@ -21,16 +21,10 @@ LATE = ["bert-masked-lm", "bart-seq2seq", "bart-decoder", "t5-seq2seq", "gpt2-lm
 NEVER = 10**9
 
 
-class MarianForConditionalGeneration(MarianMTModel):
-    """By a name that says how its labels are aligned."""
-
-
 def build(name):
     if name in ("marian", "gemma2"):
         torch.manual_seed(0)
-        model = (
-            MarianForConditionalGeneration(marian_config()) if name == "marian" else Gemma2ForCausalLM(gemma2_config())
-        )
+        model = MarianMTModel(marian_config()) if name == "marian" else Gemma2ForCausalLM(gemma2_config())
     else:
         model = make(name)
     if name in ("llama-lm", "gemma2"):

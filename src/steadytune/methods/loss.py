@@ -36,7 +36,7 @@ _UNSHIFTED_LM = re.compile(
     r"^(Bart|BigBirdPegasus|Blenderbot|BlenderbotSmall|Marian|MBart|Mvp|Pegasus|PLBart|TrOCR|Whisper)ForCausalLM$"
     r"|^XLNetLMHeadModel$|WithLMHeadModel$|ForMaskedLM$|ForTokenClassification$"
 )
-_SHIFTED_LM = re.compile(r"ForCausalLM$|LMHeadModel$|ForConditionalGeneration$")
+_SHIFTED_LM = re.compile(r"ForCausalLM$|LMHeadModel$|ForConditionalGeneration$|MarianMTModel$")
 _OTHER_NOISE = re.compile(r"(^|_)layerdrop$|^drop_prob$|^drop_path(_rate)?$|jitter_noise$")
 
 

@@ -167,7 +167,12 @@ def direction(claim: Claim, number: Callable[[Cell, str], float | None]) -> bool
 def _holds(claim: Claim, case: Case, number: Callable[[Cell, str], float | None]) -> bool | None:
     values = [number(cell, claim.statistic) for cell in case]
     known = [value for value in values if value is not None]
-    if len(known) < len(values) or claim.kind == "reproduces":
+    return None if len(known) < len(values) else case_direction(claim, known)
+
+
+def case_direction(claim: Claim, known: Sequence[float]) -> bool | None:
+    """Whether the numbers of one case lie as the claim says; None for a kind that needs others beside them."""
+    if claim.kind == "reproduces":
         return None
     margin = claim.margin or 0.0
     first, second, half = known[0], known[-1], len(known) // 2

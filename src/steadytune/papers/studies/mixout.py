@@ -3,7 +3,7 @@
 Set-up (M17, M18): bert-large-uncased, BERT's own Adam without bias correction, 2e-5, batches of 32, 3 epochs, 10% of
 warm-up; 20 restarts, the same for every method; the score of the last step on the whole dev set. wdecay(w_pre, λ) is
 the penalty of section 2, wdecay(0, 0.01) that of BERT's optimiser; rows with one regulariser have no other, so dropout
-is off. mixout has the gradient of the public code, g⊙M (D1); `, exact gradient` is this library's own default beside it.
+is off. mixout has the gradient of the public code, g⊙M (D1); beside it, `exact gradient` is this library's default.
 """
 
 from __future__ import annotations

@@ -62,13 +62,30 @@ def summaries(setting: Setting) -> Data:
         rows |= {"validation": "rows/valid.csv", "test": "rows/test.csv"}
     scale: Data = setting.pick(
         full={
-            **{"model": _hub(setting, BART), "lr": 3e-5, "steps": 20_000},
-            **{"batch_size": 32, "max_length": 1024, "max_target_length": 140, "precision": "fp16", "clip": 0.1},
-            **{"beams": 4, "length_penalty": 2.0, "evaluations": 5, "weight_decay": 0.01},
+            "model": _hub(setting, BART),
+            "lr": 3e-5,
+            "steps": 20_000,
+            "batch_size": 32,
+            "max_length": 1024,
+            "max_target_length": 140,
+            "precision": "fp16",
+            "clip": 0.1,
+            "beams": 4,
+            "length_penalty": 2.0,
+            "evaluations": 5,
+            "weight_decay": 0.01,
         },
         small={
-            **{"model": "model", "from_config": True, "lr": 5e-4, "steps": 1500, "batch_size": 64, "max_length": 100},
-            **{"max_target_length": 16, "beams": 4, "evaluations": 5, "weight_decay": 0.01},
+            "model": "model",
+            "from_config": True,
+            "lr": 5e-4,
+            "steps": 1500,
+            "batch_size": 64,
+            "max_length": 100,
+            "max_target_length": 16,
+            "beams": 4,
+            "evaluations": 5,
+            "weight_decay": 0.01,
         },
         smoke={"model": setting.path("models/bart"), **SMOKE_RECIPE, "beams": 2, "max_target_length": 6},
     )
@@ -103,7 +120,11 @@ def language_model(setting: Setting) -> Data:
     return {
         "study": "R-Drop: language models",
         "base": {
-            **{"from_config": True, "lr": 5e-4, "weight_decay": 0.01, "clip": 0.0, "evaluations": 5},
+            "from_config": True,
+            "lr": 5e-4,
+            "weight_decay": 0.01,
+            "clip": 0.0,
+            "evaluations": 5,
             "methods": [{"method": "adamw", "betas": [0.9, 0.98]}, schedule],
             **scale,
         },

@@ -56,7 +56,7 @@ def rates(setting: Setting, name: str) -> Data:
     tasks = some(setting, RATES_OF[name], smoke=1)
     return {
         "study": "Which learning rate?",
-        "about": "The rate with the best mean validation score of plain fine-tuning, for every variant of other studies.",
+        "about": "The rate with the best mean validation score of plain fine-tuning, for all variants of other studies.",
         "base": few_sample_base(setting),
         "tasks": {column: glue(setting, column) for column in tasks},
         "variants": {"Standard": {"sweep": {"lr": list(RATES if setting.scale != "smoke" else RATES[:2])}}},
