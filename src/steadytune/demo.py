@@ -28,7 +28,7 @@ from steadytune.tasks.base import Task
 ROWS = 16  # of the batch that methods are shown on
 SEEDS = 3
 # The recommended recipe, cut so that all of the demo takes under five minutes on two cores.
-SETTINGS: dict[str, Any] = {"steps": 90, "lr": 2e-4, "max_length": 64, "evaluations": 3}
+SETTINGS: dict[str, Any] = {"steps": 72, "lr": 2e-4, "max_length": 64, "evaluations": 3}
 STUDY = """\
 study: Does bias correction matter?
 about: Figure 2 of the few-sample paper in two minutes. Is this sentence English?

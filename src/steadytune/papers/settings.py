@@ -20,7 +20,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from steadytune.errors import SteadytuneError
 from steadytune.strict import nearest
@@ -56,8 +56,6 @@ SMOKE_MODELS = {  # directories of the generated materials
 # What every run of a smoke study has, whatever its experiment says.
 SMOKE_RECIPE = {"steps": 3, "batch_size": 4, "evaluations": 2, "max_length": 16, "lr": 1e-3, "precision": "fp32"}
 
-Value = TypeVar("Value")
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -73,7 +71,7 @@ class Setting:
         if self.scale not in SCALES:
             raise SteadytuneError(f"There is no scale {self.scale!r}. {nearest(self.scale, SCALES)}")
 
-    def pick(self, *, full: Value, small: Value, smoke: Value) -> Value:
+    def pick(self, *, full: Any, small: Any, smoke: Any) -> Any:
         """The value of this scale."""
         return {"full": full, "small": small, "smoke": smoke}[self.scale]
 

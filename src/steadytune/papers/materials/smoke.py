@@ -115,4 +115,4 @@ def _images(path: Path) -> None:
         labels = np.arange(count) % 3
         arrays[f"x_{part}"] = (draw(0, 60, (count, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
         arrays[f"y_{part}"] = labels
-    np.savez(path, **arrays)
+    np.savez(path, allow_pickle=False, **arrays)

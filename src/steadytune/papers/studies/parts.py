@@ -56,7 +56,7 @@ def rates(setting: Setting, name: str) -> Data:
     tasks = some(setting, RATES_OF[name], smoke=1)
     return {
         "study": "Which learning rate?",
-        "about": "The rate with the best mean validation score of plain fine-tuning, for all variants of other studies.",
+        "about": "The rate with the best mean validation score of plain fine-tuning, for all variants elsewhere.",
         "base": few_sample_base(setting),
         "tasks": {column: glue(setting, column) for column in tasks},
         "variants": {"Standard": {"sweep": {"lr": list(RATES if setting.scale != "smoke" else RATES[:2])}}},
@@ -68,7 +68,7 @@ def rates(setting: Setting, name: str) -> Data:
 def rated(setting: Setting, column: str) -> Data:
     """The rate that was chosen for a column, as changes to its recipe; the paper's own at full scale."""
     study = next(name for name, tasks in RATES_OF.items() if column in tasks)
-    return dict(setting.chosen(study, "Standard", column)) if setting.scale == "small" else {}
+    return dict(setting.chosen(study, "Standard", column)) if setting.scale != "full" else {}
 
 
 def rated_tasks(setting: Setting, columns: Iterable[str]) -> Data:

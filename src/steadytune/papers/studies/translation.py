@@ -1,8 +1,8 @@
 """R-Drop and its controls on translation, from scratch (R-Drop's appendix A.1 and C): BLEU on IWSLT14 De-En.
 
 Set-up (R9): fairseq's transformer_iwslt_de_en (6 + 6 layers, 512 wide, 1,024 inside, 4 heads, dropout 0.3), joint BPE
-of 10,000, Adam(0.9, 0.98) with eps 1e-9, 5e-4 after 4,000 steps of warm-up, then the inverse square root, label smoothing
-0.1, decay 1e-4, α = 5, multi-bleu of a beam of 5. The model is Marian's, which is that architecture in transformers.
+of 10,000, Adam(0.9, 0.98) with eps 1e-9, 5e-4 after 4,000 steps of warm-up, then the inverse square root, label
+smoothing 0.1, decay 1e-4, α = 5, multi-bleu of a beam of 5. The model is Marian's, that architecture in transformers.
 The paper's batch is 4,096 tokens; here as many sentence pairs as have that many. Its single numbers are of one run;
 here 3, the fewest that a test may be based on, and 6 where it joins 6 models. It does not say how long it trained: the
 authors' script has 300,000 updates, and 90 of the 300 minutes of table 3 are the baseline's.

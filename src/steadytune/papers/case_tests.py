@@ -1,0 +1,233 @@
+"""One case of a claim, tested on its samples. See catalogue/claim.py for what each kind says and how it is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadytune import stats
+from steadytune.papers.catalogue import Claim
+from steadytune.papers.catalogue.claim import case_direction, slope
+from steadytune.papers.samples import Sample
+from steadytune.papers.verdicts import ALPHA
+from steadytune.report.words import number as worded
+from steadytune.stats.scores import FEWEST_RUNS
+
+DRAWS = 1000  # of a bootstrap or of relabellings
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`toward`: whether the numbers lie as claimed, test or no test. `reversed`: the opposite is shown."""
+
+    holds: bool | None
+    p: float | None
+    toward: bool | None
+    n: int
+    how: str
+    words: str
+    reversed: bool = False
+
+
+def test_case(claim: Claim, samples: Sequence[Sample]) -> Outcome:
+    """All samples are there; they may be small."""
+    numbers = [sample.number(claim.statistic) for sample in samples]
+    words = _words(samples, numbers)
+    n = min(sample.n for sample in samples)
+    if any(number is None for number in numbers):
+        return Outcome(None, None, None, n, "there is no such number", words)
+    toward = case_direction(claim, [float(number) for number in numbers if number is not None])
+    if claim.kind in ("value", "ratio_at_most", "bound") or all(sample.exact for sample in samples):
+        return Outcome(toward, None, toward, n, "compared, not tested", words)
+    if n < FEWEST_RUNS and not any(sample.exact for sample in samples):
+        return Outcome(None, None, toward, n, f"n = {n} is fewer than {FEWEST_RUNS} runs", words)
+    if any(sample.place.best_of is not None for sample in samples):
+        p = _bootstrapped(claim, samples)
+        how = f"bootstrap of the runs, {DRAWS} draws, one tail"
+        return Outcome(p < ALPHA, p, toward, n, how, words, p > 1 - ALPHA)
+    return _TESTS[claim.kind](claim, samples, toward, words)
+
+
+def _words(samples: Sequence[Sample], numbers: Sequence[float | None]) -> str:
+    shown = [worded(number) for number in numbers]
+    return f"{shown[0]} against {shown[1]}" if len(shown) == 2 else ", ".join(shown)
+
+
+def _of_test(result: stats.TestResult, toward: bool | None, words: str) -> Outcome:
+    n, how = min(result.n), result.setting()
+    if result.p is None:
+        return Outcome(None, None, toward, n, f"{how}: {result.note}", words)
+    return Outcome(result.p < ALPHA, result.p, toward, n, how, words, result.p > 1 - ALPHA)
+
+
+def _pair(a: Sample, b: Sample) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Both in the order of the same seeds where they have them. A single number stands for every seed of the other."""
+    if a.exact or b.exact:
+        n = max(a.n, b.n)
+        return np.resize(a.values, n), np.resize(b.values, n), True
+    if set(a.seeds) == set(b.seeds) and len(set(a.seeds)) == a.n:
+        return a.values, b.at(a.seeds), True
+    return a.values, b.values, False
+
+
+def _compare(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    a, b, paired = _pair(samples[0], samples[1])
+    tail: stats.Tail = "greater" if claim.kind == "greater" else "less"
+    if claim.statistic in ("max", "min"):
+        return _extremes(claim, a, b, paired, toward, words)
+    return _of_test(stats.student_t_test(a, b, tail=tail, paired=paired), toward, words)
+
+
+def _extremes(claim: Claim, a: np.ndarray, b: np.ndarray, paired: bool, toward: bool | None, words: str) -> Outcome:
+    """Best or worst of the runs: how often do exchanged labels give a difference as large?"""
+    reduce: Callable[..., np.ndarray] = np.max if claim.statistic == "max" else np.min
+    sign = 1.0 if claim.kind == "greater" else -1.0
+    random = np.random.default_rng(0)
+    if paired:
+        swapped = random.random((DRAWS, a.size)) < 0.5
+        first, second = np.where(swapped, b, a), np.where(swapped, a, b)
+    else:
+        mixed = random.permuted(np.tile(np.concatenate([a, b]), (DRAWS, 1)), axis=1)
+        first, second = mixed[:, : a.size], mixed[:, a.size :]
+    differences = sign * (reduce(first, axis=1) - reduce(second, axis=1))
+    seen = sign * float(reduce(a) - reduce(b))
+    p = float((1 + (differences >= seen - 1e-12).sum()) / (DRAWS + 1))
+    how = f"{DRAWS} relabellings, {'within seeds, ' if paired else ''}of the {claim.statistic}, one tail"
+    return Outcome(p < ALPHA, p, toward, min(a.size, b.size), how, words)
+
+
+def _steadier(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    return _of_test(stats.brown_forsythe_test(samples[0].values, samples[1].values, tail="less"), toward, words)
+
+
+def _fewer(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    first, second = samples
+    sign = 1.0 if first.higher else -1.0
+    assert first.level is not None  # or there was no such number
+    result = stats.compare_degenerate(sign * first.values, sign * second.values, sign * first.level, tail="less")
+    return _of_test(result, toward, words)
+
+
+def _table(samples: Sequence[Sample]) -> np.ndarray:
+    """[seed, cell], of the seeds that all cells have."""
+    if any(sample.exact for sample in samples):
+        return np.stack([np.resize(sample.values, max(each.n for each in samples)) for sample in samples], axis=1)
+    common = [seed for seed in samples[0].seeds if all(seed in sample.seeds for sample in samples)]
+    return np.stack([sample.at(common) for sample in samples], axis=1) if common else np.zeros((0, len(samples)))
+
+
+def _above_zero(values: np.ndarray, what: str, toward: bool | None, words: str) -> Outcome:
+    if len(values) < FEWEST_RUNS:
+        return Outcome(None, None, toward, len(values), f"n = {len(values)} is fewer than {FEWEST_RUNS} runs", words)
+    found = _of_test(stats.student_t_test(values, np.zeros_like(values), tail="greater", paired=True), toward, words)
+    return Outcome(found.holds, found.p, toward, found.n, f"{what} against 0: {found.how}", words, found.reversed)
+
+
+def _slope(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    sign = 1.0 if claim.kind == "rising" else -1.0
+    slopes = np.array([sign * slope(row) for row in _table(samples).tolist()])
+    return _above_zero(slopes, f"{claim.kind}: slope over the cells of each seed", toward, words)
+
+
+def _flatter(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    table, half = _table(samples), len(samples) // 2
+    ranges = np.ptp(table[:, half:], axis=1) - np.ptp(table[:, :half], axis=1)
+    return _above_zero(ranges, "difference of the ranges over the cells, of each seed", toward, words)
+
+
+def _narrower(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    table = _table(samples)
+    before, after = table[:, 2] - table[:, 3], table[:, 0] - table[:, 1]
+    sign = 1.0 if len(before) and before.mean() >= 0 else -1.0
+    return _above_zero(sign * (before - after), "difference of the differences, of each seed", toward, words)
+
+
+def _best(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    groups = {str(place): sample.values for place, sample in enumerate(samples)}
+    mark = stats.equivalent_to_best(groups).marks[0]
+    how = "Student's t-test, unpaired, one tail: is the best above it?"
+    if mark.result is None:
+        return Outcome(True, None, toward, min(sample.n for sample in samples), how, words)
+    holds = None if mark.verdict == "undecided" else mark.marked
+    against = f"p = {mark.result.p:.3g} that another is better" if mark.result.p is not None else mark.result.note
+    return Outcome(holds, None, toward, min(mark.result.n), f"{how} {against}", words, holds is False)
+
+
+def _peak(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    best = max(samples[:-1], key=lambda sample: float(sample.values.mean()))
+    a, b, paired = _pair(best, samples[-1])
+    found = _of_test(stats.student_t_test(a, b, tail="greater", paired=paired), toward, words)
+    how = f"the best cell above the last: {found.how}"
+    return Outcome(found.holds, found.p, toward, found.n, how, words, found.reversed)
+
+
+def _no_difference(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    """Two one-sided tests. Not shown to be alike is not yet different: that takes the two-tailed test as well."""
+    a, b, paired = _pair(samples[0], samples[1])
+    margin = claim.margin or 0.0
+    if np.array_equal(a, b):
+        return Outcome(True, None, True, min(a.size, b.size), "the same numbers", words)
+    low = stats.student_t_test(a + margin, b, tail="greater", paired=paired)
+    high = stats.student_t_test(a - margin, b, tail="less", paired=paired)
+    both = stats.student_t_test(a, b, tail="two-sided", paired=paired)
+    if low.p is None or high.p is None:
+        return _of_test(low if low.p is None else high, toward, words)
+    p = max(low.p, high.p)
+    differs = both.p is not None and both.p < ALPHA and not toward
+    own = f"; the paper's own two-tailed test: p = {both.p:.3g}" if both.p is not None else ""
+    how = f"two one-sided t-tests at ±{margin:g}, {'paired' if paired else 'unpaired'}{own}"
+    return Outcome(True if p < ALPHA else False if differs else None, p, toward, min(low.n), how, words, differs)
+
+
+def reproduces(sample: Sample, mean: float | None, std: float | None) -> Outcome:
+    """The mean lies within one published standard deviation of the published mean."""
+    own, how = sample.number("mean"), "compared: within one published standard deviation"
+    if own is None or mean is None or std is None:
+        return Outcome(None, None, None, sample.n, "there is no such number", worded(own))
+    near = abs(own - mean) <= std
+    return Outcome(near, None, near, sample.n, how, f"{worded(own)} against {worded(mean)} ± {worded(std)}")
+
+
+def _bootstrapped(claim: Claim, samples: Sequence[Sample]) -> float:
+    """The share of resampled studies in which the claim's statistic is not above 0. Shared seeds are drawn together."""
+    random = np.random.default_rng(0)
+    shared = len({sample.n for sample in samples}) == 1
+    hits = 0
+    for _ in range(DRAWS):
+        drawn = random.integers(0, samples[0].n, samples[0].n)
+        values = [
+            sample.expected(drawn if shared else random.integers(0, sample.n, sample.n))
+            if sample.place.best_of is not None
+            else float(sample.values.mean())
+            for sample in samples
+        ]
+        hits += _statistic(claim.kind, values) <= 0
+    return (hits + 1) / (DRAWS + 1)
+
+
+def _statistic(kind: str, values: Sequence[float]) -> float:
+    if kind == "rising":
+        return slope(values)
+    if kind == "falling":
+        return -slope(values)
+    if kind == "peak":
+        return max(values[:-1]) - values[-1]
+    return values[0] - values[1] if kind == "greater" else values[1] - values[0]
+
+
+_Test = Callable[[Claim, Sequence[Sample], bool | None, str], Outcome]
+_TESTS: dict[str, _Test] = {
+    "greater": _compare,
+    "less": _compare,
+    "steadier": _steadier,
+    "fewer_degenerate": _fewer,
+    "rising": _slope,
+    "falling": _slope,
+    "best": _best,
+    "peak": _peak,
+    "flatter": _flatter,
+    "narrower": _narrower,
+    "no_difference": _no_difference,
+}

@@ -1,0 +1,121 @@
+"""Is a claim of the catalogue true of the runs? Each kind of claim has its test (catalogue/claim.py names them).
+
+A claim about several cases:
+
+    every        holds if all do; p is the largest of the cases' (intersection-union)
+    most         holds if more than half do: with k of m cases needed, p = (m - k + 1) p_(k), the k-th smallest p of the
+                 cases (partial conjunction, Benjamini & Heller 2008)
+    not every    holds if the numbers of some case lie the other way; does not if every case is shown to hold
+
+What a scale does not run is left out, and said. Nothing is said from fewer than 3 runs, nor while runs are missing. A
+claim that is not shown is not thereby refuted: `measured` counts the cases in which the opposite is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from steadytune.papers.case_tests import Outcome, reproduces, test_case
+from steadytune.papers.catalogue import Case, Cell, Claim
+from steadytune.papers.samples import Read, Sample
+from steadytune.papers.verdicts import ALPHA, Verdict
+
+_FULL_ONLY = "asked of the full scale only"
+
+
+@dataclass(frozen=True, eq=False)
+class Tested:
+    case: Case
+    samples: tuple[Sample, ...]
+    outcome: Outcome
+
+
+Printed = Callable[[Cell, str], float | None]
+
+
+def test_claim(claim: Claim, read: Read, printed: Printed, *, full: bool) -> Verdict:
+    """`read` finds the runs of a cell, `printed` a published number; `full`: the scale is the paper's own."""
+    asked_here = claim.kind != "reproduces" and not claim.statistic.startswith("share below")
+    if not full and not asked_here:
+        return Verdict(claim.text, None, None, 0, claim.source, _FULL_ONLY)
+    tested, missing = [], 0
+    seen: set[tuple[object, ...]] = set()
+    for case in claim.cases:
+        samples = [read(cell) for cell in case]
+        found = tuple(sample for sample in samples if sample is not None)
+        missing += len(found) < len(samples)
+        key = tuple(sample.place.key for sample in found)
+        if len(found) == len(samples) and key not in seen:  # blocks of a paper's model may fall together here
+            seen.add(key)
+            same = reproduces(found[0], printed(case[0], "mean"), printed(case[0], "std"))
+            tested.append(Tested(case, found, same if claim.kind == "reproduces" else test_case(claim, found)))
+    left_out = f"{missing} of {len(claim.cases)} cases are not run at this scale" if missing else ""
+    if not tested:
+        return Verdict(claim.text, None, None, 0, claim.source, left_out or "there are no runs")
+    waiting = sum(sample.missing for each in tested for sample in each.samples)
+    n = min(each.outcome.n for each in tested)
+    if waiting:
+        return Verdict(claim.text, None, None, n, claim.source, "some runs have not ended yet", left_out)
+    holds, p = _combined(claim, [each.outcome for each in tested])
+    told = "; ".join(filter(None, [_counted(tested), _numbers(claim, tested), left_out]))
+    return Verdict(claim.text, holds, p, n, claim.source, _how(claim, tested), told)
+
+
+def _combined(claim: Claim, found: Sequence[Outcome]) -> tuple[bool | None, float | None]:
+    ps = [each.p for each in found if each.p is not None]
+    largest = max(ps) if len(ps) == len(found) else None
+    if claim.scope == "not every":
+        if any(each.toward is False for each in found):
+            return True, largest
+        return (False if all(each.holds for each in found) else None), largest
+    if claim.scope == "most":
+        return _most(found)
+    if all(each.holds is True for each in found):
+        return True, largest
+    if any(each.holds is False for each in found):
+        return False, largest
+    return None, None
+
+
+def _most(found: Sequence[Outcome]) -> tuple[bool | None, float | None]:
+    needed = len(found) // 2 + 1
+    ps = sorted(each.p if each.p is not None else 1.0 for each in found)
+    if any(each.p is not None for each in found):
+        p = min(1.0, (len(found) - needed + 1) * ps[needed - 1])
+        holds: bool | None = p < ALPHA
+    else:
+        p, holds = None, sum(each.holds is True for each in found) >= needed
+    silent = sum(each.holds is None for each in found)
+    if not holds and sum(each.holds is True for each in found) + silent >= needed and silent:
+        return None, None
+    return holds, p
+
+
+def _how(claim: Claim, tested: Sequence[Tested]) -> str:
+    ways = list(dict.fromkeys(each.outcome.how for each in tested if each.outcome.how))
+    several = ""
+    if len(tested) > 1:
+        rule = {"every": "largest p", "most": "partial conjunction", "not every": "largest p"}[claim.scope]
+        several = f"; {len(tested)} cases, {claim.scope} of them: {rule}"
+    return (ways[0] if ways else "") + (f"; or {ways[1]}" if len(ways) == 2 else "") + several
+
+
+def _counted(tested: Sequence[Tested]) -> str:
+    """How many cases lie as claimed, and how many are shown to; also the other way round."""
+    if len(tested) == 1:
+        return tested[0].outcome.words
+    outcomes = [each.outcome for each in tested]
+    toward = sum(each.toward is True for each in outcomes)
+    shown = sum(each.holds is True for each in outcomes)
+    silent = sum(each.holds is None for each in outcomes)
+    against = sum(each.reversed for each in outcomes)
+    told = f"{toward} of {len(outcomes)} cases lie as claimed, {shown} are shown to"
+    told += f", {silent} cannot be tested" if silent else ""
+    return told + (f"; in {against} the opposite is shown" if against else "")
+
+
+def _numbers(claim: Claim, tested: Sequence[Tested], most: int = 4) -> str:
+    if not 1 < len(tested) <= most:
+        return ""
+    return "; ".join(f"{each.case[0].column or each.case[0].row}: {each.outcome.words}" for each in tested)

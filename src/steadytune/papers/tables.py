@@ -1,0 +1,97 @@
+"""A paper's table with what was measured beside what is printed: every row twice, `here` and `paper`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from steadytune.papers import published
+from steadytune.papers.catalogue import Cell
+from steadytune.papers.samples import Sample
+from steadytune.report.study.table_formats import Column, Item, Table
+from steadytune.report.words import number
+
+WIDEST = 6  # columns, above which rows and columns change places
+_NOTHING = Item(None, "–")
+
+
+def beside(
+    name: str,
+    title: str,
+    caption: str,
+    here: Mapping[Cell, Item],
+    printed: Mapping[Cell, Item],
+    heading: Callable[[str], str] = str,
+) -> Table:
+    """Rows (with their settings) and columns in the paper's order; `heading` is how a column is called."""
+    cells = list(dict.fromkeys([*printed, *here]))
+    rows = list(dict.fromkeys((cell.row, cell.setting) for cell in cells))
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    if len(columns) > WIDEST and len(rows) < len(columns):
+        made = [(heading(column), [Cell(row, column, setting) for row, setting in rows], column) for column in columns]
+        heads = [_label(row, setting) for row, setting in rows]
+    else:
+        made = [(_label(*row), [Cell(row[0], column, row[1]) for column in columns], row[0]) for row in rows]
+        heads = [heading(column) for column in columns]
+    lines: list[tuple[Item, ...]] = []
+    for label, places, _ in made:
+        for whose, found in (("here", here), ("paper", printed)):
+            items = [found.get(cell, _NOTHING) for cell in places]
+            if any(item is not _NOTHING for item in items):
+                lines.append((Item(label, label), Item(whose, whose), *items))
+    first = (Column("row", "", False), Column("whose", "", False))
+    return Table(name, title, caption, (*first, *(Column(head, head) for head in heads)), tuple(lines))
+
+
+def _label(row: str, setting: str) -> str:
+    return f"{row}, {setting}" if setting else row
+
+
+def printed_items(id: str, listed: Callable[[Cell], bool] = lambda cell: True) -> dict[Cell, Item]:
+    """The published numbers of an item, one cell each, on the scale that is measured here."""
+    if id not in published.available():
+        return {}
+    numbers: dict[Cell, dict[str, published.Number]] = {}
+    for each in published.load(id).numbers:
+        cell = Cell(each.row, each.column, each.setting)
+        if listed(cell):
+            numbers.setdefault(cell, {})[each.statistic] = each
+    return {cell: _printed(found) for cell, found in numbers.items()}
+
+
+def _printed(found: Mapping[str, published.Number]) -> Item:
+    centre = found.get("mean") or found.get("value")
+    words = []
+    if centre is not None:
+        spread = f" ± {_like(found['std'])}" if "std" in found else ""
+        words.append(_like(centre) + spread)
+    for statistic, each in found.items():
+        if statistic in ("max", "min"):
+            words.append(f"{statistic} {_like(each)}")
+        elif statistic == "degenerate":
+            words.append(f"{each.printed} failed")
+        elif statistic not in ("mean", "std", "value"):
+            words.append(f"{statistic} {_like(each)}")
+    return Item(None if centre is None else centre.scaled, ", ".join(words))
+
+
+def _like(each: published.Number) -> str:
+    """With the paper's digits: 69.5 percent is 0.695."""
+    if each.unit != "percent":
+        return f"{each.printed} ms" if each.unit == "milliseconds" else each.printed
+    digits = len(each.printed.partition(".")[2]) + 2
+    return f"{each.scaled:.{digits}f}"
+
+
+def measured_item(sample: Sample, extras: Sequence[str] = ()) -> Item:
+    """mean ± std, and what the paper prints besides: `max`, `degenerate`."""
+    mean, std = sample.number("mean"), sample.number("std")
+    if mean is None:
+        return Item(None, f"{sample.missing} to run" if sample.missing else "–")
+    words = [number(mean) + (f" ± {std:.{3 if abs(mean) < 10 else 2}f}" if std is not None else "")]
+    for extra in extras:
+        value = sample.number(extra)
+        if value is not None:
+            words.append(f"{int(value)} failed" if extra == "degenerate" else f"{extra} {number(value)}")
+    if sample.missing:
+        words.append(f"{sample.missing} to run")
+    return Item(mean, ", ".join(words))
