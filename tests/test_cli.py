@@ -46,7 +46,12 @@ def options(world, *more):
     return ["--model", world / "encoder", "--steps", 4, "--lr", "3e-3", "--max-length", 32, "--seeds", 2, *more]
 
 
-@pytest.mark.parametrize("command", [[], ["fit"], ["predict"], ["methods"], ["demo"]])
+STUDY = [["study", name] for name in ("plan", "run", "status", "watch", "report", "export")]
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["fit"], ["predict"], ["methods"], ["demo"], ["compare"], ["study"], *STUDY], ids=" ".join
+)
 def test_every_command_explains_itself_with_an_example(command):
     text = CliRunner().invoke(cli.app, [*command, "--help"]).stdout
     assert "Usage" in text

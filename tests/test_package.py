@@ -91,7 +91,7 @@ LEVELS = [
     ["integrations", "listing", "effects"],
     ["papers"],
     ["demo"],
-    ["cli_study"],
+    ["cli_study", "cli_paper"],
     ["cli"],
     ["__main__"],
 ]

@@ -118,6 +118,29 @@ def test_status_export_and_plan(done, world):
     assert not (world / "fresh-study").exists()
 
 
+def test_report_and_compare(done, world):
+    made = steadytune("study", "report", world / "done.yaml")
+    assert made.returncode == 0, made.stderr
+    assert str(done / "report.html") in made.stdout.replace("\n", "")
+    page = (done / "report.html").read_text()
+    assert "steadytune study run" in page
+    assert {path.suffix for path in (done / "figures").iterdir()} == {".svg", ".png", ".pdf"}
+    assert (done / "tables" / "scores.csv").exists()
+    compared = steadytune("compare", f"{done}:mixout", f"{done}:standard")
+    assert "fewer than 3 runs" in " ".join(compared.stdout.split())
+    data = json.loads(steadytune("compare", f"{done}:mixout", f"{done}:standard", "--json").stdout)
+    assert "reviews" in json.dumps(data)
+    unclear = steadytune("compare", done, f"{done}:standard")
+    assert unclear.returncode == 2
+    assert "has several variants; say which" in unclear.stderr
+    unknown = steadytune("compare", f"{done}:mixuot", f"{done}:standard")
+    assert unknown.returncode == 2
+    assert "mixout" in unknown.stderr
+    nowhere = steadytune("study", "report", world / "nowhere")
+    assert nowhere.returncode == 2
+    assert "neither a study file nor the folder of a study" in nowhere.stderr
+
+
 def test_more_seeds_in_the_file_are_more_trials(done, world):
     first = prepare(write(world, "more", seeds=1))
     assert run_local(first.ledger, workers=1, devices=["cpu"])

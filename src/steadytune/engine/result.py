@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
@@ -93,7 +95,20 @@ def versions(device: torch.device) -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "unknown"
     found["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    found["processor"] = _processor()
     return found
+
+
+@cache
+def _processor() -> str:
+    """`AMD EPYC 9654, 8 cores`, where the system tells."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), name)
+    except OSError:  # no Linux
+        pass
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def peak_memory(device: torch.device) -> int:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from steadytune.errors import SteadytuneError
-from steadytune.study.screen import duration, show_status, table
+from steadytune.study.screen import columns, duration, show_status
 from steadytune.study.status import Status, read_status
 
 _PLAIN_EVERY = 30  # ticks between lines where the output is not a terminal
@@ -51,12 +51,13 @@ def run_plan(file: str, *, workers: int | None, price: float | None, as_json: bo
         facts = {"seconds": guess.seconds, "workers": count, "wall_seconds": wall, "cost": cost}
         print(json.dumps({"study": study.name, "trials": trials, "unplanned": made.unplanned, "estimate": facts}))
         return 0
-    rows = [
-        [t.key[:10], t.task, t.variant, _PHASE[t.phase], _seed(vars(t.streams)), _state(ended, t.key)]
-        for t in made.trials
-    ]
-    columns = [("trial", ""), ("task", ""), ("variant", ""), ("", ""), ("seed", "right"), ("status", "")]
-    console.print(table(columns, rows), soft_wrap=False)
+    if not quiet:
+        rows = [
+            [t.key[:10], t.task, t.variant, _PHASE[t.phase], _seed(vars(t.streams)), _state(ended, t.key)]
+            for t in made.trials
+        ]
+        for line in columns(["trial", "task", "variant", "", "seed", "status"], rows):
+            print(line)
     runs = len(made.rows())
     shared = f" ({len(made.trials) - runs} more share a run with another variant)" if runs < len(made.trials) else ""
     console.print(f"\n[bold]{runs} trials[/bold]{shared}, {len(ended)} of them done.", highlight=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -58,6 +58,14 @@ def watch(folder: str | Path, console: Console, every: float = 1.0, stop: Callab
             if status.ended == status.total or (stop is not None and stop()):
                 return status
             time.sleep(every)
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Aligned lines of plain text: ten thousand of them in no time, and easy to grep."""
+    cleaned = [[" ".join(cell.split()) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cleaned)]
+    for row in cleaned:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths) if width).rstrip()
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> Table:
