@@ -91,7 +91,8 @@ LEVELS = [
     ["integrations", "listing", "effects"],
     ["papers"],
     ["demo"],
-    ["cli_study", "cli_paper"],
+    ["cli_study"],
+    ["cli_paper"],
     ["cli"],
     ["__main__"],
 ]

@@ -102,10 +102,10 @@ def report(place: Place, quiet: Quiet = False) -> None:
     from rich.console import Console
 
     from steadytune.report.study.write import write_report
-    from steadytune.study.command import folder_of
     from steadytune.study.folder import read_results
+    from steadytune.study.status import study_folder
 
-    folder, console = folder_of(place), Console(quiet=quiet)
+    folder, console = study_folder(place), Console(quiet=quiet)
     with console.status("Reading the ledger, drawing figures"):
         page = write_report(read_results(folder), folder)
     for made in (page, page.parent / "figures", page.parent / "tables"):
@@ -148,15 +148,15 @@ def _side(place: str) -> Side:
 
     from steadytune.errors import SteadytuneError
     from steadytune.report.study.sides import side_of_fit, side_of_variant
-    from steadytune.study.command import folder_of
     from steadytune.study.folder import LEDGER, read_results
+    from steadytune.study.status import study_folder
 
     cuts = [at for at, letter in enumerate(place) if letter == ":"]  # a name of a variant may have a colon too
     cut = next((at for at in cuts if Path(place[:at]).exists()), None)
     where, variant = (place, None) if Path(place).exists() or cut is None else (place[:cut], place[cut + 1 :])
-    if not (folder_of(where) / LEDGER).exists():
+    if not (study_folder(where) / LEDGER).exists():
         return side_of_fit(where)
-    results = read_results(folder_of(where))
+    results = read_results(study_folder(where))
     reported = list(dict.fromkeys(name for _, name in results.reported))
     if variant is None and len(reported) != 1:
         raise SteadytuneError(f"{where} has several variants; say which, as {where}:{(reported or ['NAME'])[0]}")

@@ -3,7 +3,8 @@
 import pytest
 
 from steadytune.errors import SteadytuneError
-from steadytune.study.file import load_study, study_folder
+from steadytune.study.file import load_study
+from steadytune.study.status import study_folder
 
 WHOLE = """\
 study: Everything

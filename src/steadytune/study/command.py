@@ -12,9 +12,8 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.live import Live
 
-from steadytune.errors import SteadytuneError
 from steadytune.study.screen import columns, duration, show_status
-from steadytune.study.status import Status, read_status
+from steadytune.study.status import Status, read_status, study_folder
 
 _PLAIN_EVERY = 30  # ticks between lines where the output is not a terminal
 _INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -25,7 +24,6 @@ On = Literal["local", "ray"]
 def run_plan(file: str, *, workers: int | None, price: float | None, as_json: bool, quiet: bool) -> int:
     """Show every trial and an estimate; write nothing."""
     from steadytune.study.estimate import estimate
-    from steadytune.study.file import study_folder
     from steadytune.study.folder import LEDGER, ended_trials, inspect
     from steadytune.study.ledger import Ledger
     from steadytune.study.plan import plan
@@ -127,7 +125,7 @@ def run_study(
 
 
 def run_status(place: str, *, as_json: bool) -> int:
-    status = read_status(folder_of(place))
+    status = read_status(study_folder(place))
     if as_json:
         print(json.dumps(status.to_data()))
     else:
@@ -138,7 +136,7 @@ def run_status(place: str, *, as_json: bool) -> int:
 def run_watch(place: str, *, every: float) -> int:
     from steadytune.study.screen import watch
 
-    watch(folder_of(place), Console(), every)
+    watch(study_folder(place), Console(), every)
     return 0
 
 
@@ -146,18 +144,8 @@ def run_export(place: str, target: str) -> int:
     from steadytune.study.export import export
     from steadytune.study.folder import read_results
 
-    export(read_results(folder_of(place)), Path(target))
+    export(read_results(study_folder(place)), Path(target))
     return 0
-
-
-def folder_of(place: str) -> Path:
-    """A study's folder, also by the name of its file."""
-    path = Path(place)
-    if path.is_file():
-        return path.with_name(path.stem + "-study")
-    if not path.is_dir():
-        raise SteadytuneError(f"{path} is neither a study file nor the folder of a study.")
-    return path
 
 
 def _reading(console: Console, silent: bool) -> Callable[[str], None] | None:

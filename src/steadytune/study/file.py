@@ -24,23 +24,21 @@ Unknown names, duplicates, tags and aliases are refused with file and line (conf
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from steadytune.config import Document, load_yaml, recipe_of
-from steadytune.errors import SteadytuneError
-from steadytune.recipe import Recipe, method_from_data
+from steadytune.recipe import Recipe
 from steadytune.rng import Streams
 from steadytune.strict import BadValue, build, nearest
 from steadytune.strict import Path as Keys
 from steadytune.study.data import StudyTask
 from steadytune.study.results import Variant, Which
+from steadytune.study.variants import Candidate, Family, changed, groups_of, swept
 
 _MOST_SEEDS = 100_000
-_MOST_VARIANTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -57,14 +55,6 @@ class Choice:
 
     seeds: tuple[Streams, ...]
     over: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A variant with its recipes, by task."""
-
-    variant: Variant
-    recipes: Mapping[str, Recipe]
 
 
 @dataclass(frozen=True)
@@ -119,7 +109,8 @@ def read_study(document: Document, text: str = "") -> Study:
         name: _family(document, on_task, sweep, name, data["variants"][name]) for name in _names(document, "variants")
     }
     choose = _choice(document, data, {key for _, own in families.values() for key in own})
-    groups, variants = _groups(document, families, choose)
+    with document.blame():
+        groups, variants = groups_of(families, choose.over if choose else ())
     baseline = data.get("baseline", next(iter(groups)))
     with document.blame():
         if baseline not in groups:
@@ -129,9 +120,6 @@ def read_study(document: Document, text: str = "") -> Study:
         report = build(Reporting, _mapping(data.get("report", {}), "report"), "report", ("report",))
     about, keep = data.get("about", ""), data.get("keep_models", False)
     return Study(data["study"], tasks, groups, variants, seeds, baseline, about, choose, report, keep, text)
-
-
-Family = tuple[Mapping[str, Recipe], Mapping[str, Sequence[Any]]]  # the recipe on each task, and what is swept
 
 
 def _family(document: Document, base: Mapping[str, Recipe], sweep: Mapping[str, Any], name: str, data: Any) -> Family:
@@ -156,75 +144,6 @@ def _family(document: Document, base: Mapping[str, Recipe], sweep: Mapping[str, 
                 for recipe in recipes.values():
                     swept(recipe, key, value)
     return recipes, both
-
-
-def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """A recipe with a variant's or task's settings: those of a recipe, and `add` for more methods."""
-    plain = {key: value for key, value in changes.items() if key not in ("add", "preset")}
-    if "preset" in changes:
-        raise BadValue("Only base may start from a preset; a variant changes the base.", ("preset",))
-    made = recipe.updated(plain) if plain else recipe
-    more = changes.get("add", [])
-    if not isinstance(more, Sequence) or isinstance(more, str):
-        raise BadValue(f"add is a list, such as [{{method: mixout, p: 0.7}}], not {more!r}.", ("add",))
-    methods = [method_from_data(item, ("add", number)) for number, item in enumerate(more)]
-    return made.with_methods(*methods) if methods else made
-
-
-def swept(recipe: Recipe, key: str, value: Any) -> Recipe:
-    """A recipe with one swept setting: `lr`, or `mixout.p`."""
-    method, dot, setting = key.partition(".")
-    if not dot:
-        return recipe.updated({key: value})
-    found = [item for item in recipe.methods if item.name == method]
-    if not found:
-        have = ", ".join(item.name for item in recipe.methods) or "none"
-        raise BadValue(f"{key} cannot be swept: the recipe has no method {method!r} (it has {have}). Add it first.")
-    return recipe.with_methods(method_from_data({**found[0].describe(), setting: value}))
-
-
-def _groups(
-    document: Document, families: Mapping[str, Family], choose: Choice | None
-) -> tuple[dict[str, list[Candidate]], dict[str, Variant]]:
-    groups: dict[str, list[Candidate]] = {}
-    shown: dict[str, Variant] = {}
-    hidden: dict[str, Variant] = {}
-    over = set(choose.over) if choose else set()
-    for family, (recipes, sweep) in families.items():
-        kept = {key: values for key, values in sweep.items() if key not in over}
-        tuned = {key: values for key, values in sweep.items() if key in over}
-        for point in _product(kept):
-            name = _label(family, point)
-            with document.blame(("variants", family)):
-                if name in shown or len(shown) + len(hidden) > _MOST_VARIANTS:
-                    raise BadValue(f"There are two variants {name!r}." if name in shown else "Too many variants.")
-            shown[name] = Variant(name, family, point)
-            groups[name] = []
-            for extra in _product(tuned):
-                variant = Variant(_label(name, extra), name, extra) if tuned else shown[name]
-                at = {**point, **extra}
-                groups[name].append(Candidate(variant, {task: _at(recipe, at) for task, recipe in recipes.items()}))
-                if tuned:
-                    hidden[variant.name] = variant
-    return groups, shown | hidden
-
-
-def _at(recipe: Recipe, point: Mapping[str, Any]) -> Recipe:
-    for key, value in point.items():
-        recipe = swept(recipe, key, value)
-    return recipe
-
-
-def _product(sweep: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    for values in itertools.product(*sweep.values()):
-        yield dict(zip(sweep, values))
-
-
-def _label(name: str, point: Mapping[str, Any]) -> str:
-    """`mixout, p=0.7`: the last word of the setting says enough, unless two end alike."""
-    short = {key: key.rpartition(".")[2] for key in point}
-    alike = len(set(short.values())) < len(short)
-    return ", ".join([name, *(f"{key if alike else short[key]}={value}" for key, value in point.items())])
 
 
 def _streams(given: Any, path: Keys) -> tuple[Streams, ...]:
@@ -295,13 +214,3 @@ def _check_keys(data: Any, known: Sequence[str], owner: str) -> None:
     for key in _mapping(data, owner):
         if key not in known:
             raise BadValue(f"{owner} has no {key!r}. {nearest(key, known)}", (key,))
-
-
-def study_folder(file: str | Path) -> Path:
-    """Where a study is kept unless the user says otherwise: `table1.yaml` -> `table1-study`."""
-    path = Path(file)
-    if path.is_dir():
-        return path
-    if not path.is_file():
-        raise SteadytuneError(f"{path} is neither a study file nor the folder of a study.")
-    return path.with_name(path.stem + "-study")

@@ -24,15 +24,16 @@ from typing import Any
 from steadytune.config import parse_yaml
 from steadytune.errors import SteadytuneError
 from steadytune.study.data import describe
-from steadytune.study.file import Study, load_study, read_study, study_folder
+from steadytune.study.file import Study, load_study, read_study
 from steadytune.study.ledger import Ledger
 from steadytune.study.ledger.rows import TrialRow
 from steadytune.study.new_file import write_text
 from steadytune.study.plan import Ended, Plan, plan
 from steadytune.study.results import Score, StudyResults, TaskInfo, TrialResult
+from steadytune.study.status import LEDGER, study_folder
 from steadytune.tasks.base import Baseline, Data
 
-LEDGER, FILE = "ledger.sqlite", "study.yaml"
+FILE = "study.yaml"
 
 
 @dataclass(eq=False)

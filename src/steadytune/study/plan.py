@@ -16,8 +16,9 @@ from typing import Any
 
 from steadytune.recipe import Recipe
 from steadytune.rng import Streams
-from steadytune.study.file import Candidate, Study
+from steadytune.study.file import Study
 from steadytune.study.results import ENDED, Phase, Status, TaskInfo
+from steadytune.study.variants import Candidate
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,16 @@ class Status:
         }
 
 
+def study_folder(file: str | Path) -> Path:
+    """Where a study is kept unless the user says otherwise: `table1.yaml` -> `table1-study`."""
+    path = Path(file)
+    if path.is_dir():
+        return path
+    if not path.is_file():
+        raise SteadytuneError(f"{path} is neither a study file nor the folder of a study.")
+    return path.with_name(path.stem + "-study")
+
+
 def read_status(folder: str | Path, now: float | None = None) -> Status:
     """The state of the study in a folder."""
     path = Path(folder) / LEDGER
