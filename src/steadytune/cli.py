@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from steadytune import __version__
+from steadytune.cli_paper import paper
 from steadytune.cli_study import compare, study
 from steadytune.errors import SteadytuneError
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 
 app.add_typer(study, name="study")
+app.add_typer(paper, name="paper")
 app.command(epilog="Example:  steadytune compare table1-study:mixout table1-study:standard")(compare)
 
 # What commands share, and the panels that group the many options of `fit` in its help.

@@ -1,12 +1,22 @@
-"""The papers' experiments, as functions of this library.
+"""The papers' experiments: every table and figure, run and held against what was published.
 
-    theory/     what the papers prove, checked with numbers: least squares with mixout (M12), theorem 1 and corollary
-                1.1 (M10, M11), Adam's bias (V2), proposition B.1 of R-Drop (R13)
-    digits/     digits to digits: pretrain a small network on one set, fine-tune it on another (M14-M16, figure 2 of the
-                mixout paper), many restarts at once
+    catalogue/   what each table and figure shows and claims; light to import
+    published/   the numbers that the papers print, as data
+    theory/      what the papers prove, checked with numbers: least squares with mixout (M12), theorem 1 and corollary
+                 1.1 (M10, M11), Adam's bias (V2), proposition B.1 of R-Drop (R13)
+    digits/      digits to digits: pretrain a small network on one set, fine-tune it on another (M14-M16, mixout figure
+                 2), many restarts at once
+    studies/     the other experiments, each as the plain data of a study file
+    materials/   what they need besides data: tokenizers, configurations, generated rows
 
-Each module has `SCALES` (full: the paper's set-up; small: what fits one GPU in minutes or two CPU cores in an hour;
-smoke: seconds), `run(scale, ...)` which returns a frozen result with `to_data()` for a JSON file, `claims(result)`
-which says what the paper claims and whether it came out. `digits.figure(result)`, and `theory.figures`, make the
-paper's figures. Nothing here writes a file, and published numbers are kept elsewhere.
+    settings.py      what full, small and smoke mean
+    study_parts.py   the studies, and which comes after which
+    experiments.py   each table and figure: which studies it shows, and how (experiment.py, places.py, views.py)
+    run.py           running one; cost.py, listing.py: what each costs
+    report.py        what came out: tables.py, figures.py, report_files.py
+    claim_tests.py   every claim tested on the runs: samples.py, case_tests.py, verdicts.py
+    joined.py        ensembles and averages of kept models
+
+Each module of theory/, and digits/, has `SCALES`, `run(scale, ...)`, which returns a frozen result with `to_data()` for
+a JSON file, and `claims(result)`, which says what came out. They write no file.
 """

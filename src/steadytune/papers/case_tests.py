@@ -31,7 +31,7 @@ class Outcome:
     reversed: bool = False
 
 
-def test_case(claim: Claim, samples: Sequence[Sample]) -> Outcome:
+def judge_case(claim: Claim, samples: Sequence[Sample]) -> Outcome:
     """All samples are there; they may be small."""
     numbers = [sample.number(claim.statistic) for sample in samples]
     words = _words(samples, numbers)

@@ -16,12 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from steadytune.papers.case_tests import Outcome, reproduces, test_case
+from steadytune.papers.case_tests import Outcome, judge_case, reproduces
 from steadytune.papers.catalogue import Case, Cell, Claim
 from steadytune.papers.samples import Read, Sample
 from steadytune.papers.verdicts import ALPHA, Verdict
 
 _FULL_ONLY = "asked of the full scale only"
+_RULES = {
+    "every": "all must hold: largest p",
+    "most": "more than half must hold: partial conjunction",
+    "not every": "not all may hold: largest p",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +39,7 @@ class Tested:
 Printed = Callable[[Cell, str], float | None]
 
 
-def test_claim(claim: Claim, read: Read, printed: Printed, *, full: bool) -> Verdict:
+def judge(claim: Claim, read: Read, printed: Printed, *, full: bool) -> Verdict:
     """`read` finds the runs of a cell, `printed` a published number; `full`: the scale is the paper's own."""
     asked_here = claim.kind != "reproduces" and not claim.statistic.startswith("share below")
     if not full and not asked_here:
@@ -49,7 +54,7 @@ def test_claim(claim: Claim, read: Read, printed: Printed, *, full: bool) -> Ver
         if len(found) == len(samples) and key not in seen:  # blocks of a paper's model may fall together here
             seen.add(key)
             same = reproduces(found[0], printed(case[0], "mean"), printed(case[0], "std"))
-            tested.append(Tested(case, found, same if claim.kind == "reproduces" else test_case(claim, found)))
+            tested.append(Tested(case, found, same if claim.kind == "reproduces" else judge_case(claim, found)))
     left_out = f"{missing} of {len(claim.cases)} cases are not run at this scale" if missing else ""
     if not tested:
         return Verdict(claim.text, None, None, 0, claim.source, left_out or "there are no runs")
@@ -96,8 +101,7 @@ def _how(claim: Claim, tested: Sequence[Tested]) -> str:
     ways = list(dict.fromkeys(each.outcome.how for each in tested if each.outcome.how))
     several = ""
     if len(tested) > 1:
-        rule = {"every": "largest p", "most": "partial conjunction", "not every": "largest p"}[claim.scope]
-        several = f"; {len(tested)} cases, {claim.scope} of them: {rule}"
+        several = f"; {len(tested)} cases, {_RULES[claim.scope]}"
     return (ways[0] if ways else "") + (f"; or {ways[1]}" if len(ways) == 2 else "") + several
 
 

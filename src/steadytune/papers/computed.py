@@ -73,7 +73,7 @@ def _adam_bias_verdicts(data: Data) -> list[Verdict]:
     import numpy as np
 
     from steadytune.methods.adamw import bias_ratio
-    from steadytune.papers.claim_tests import test_claim
+    from steadytune.papers.claim_tests import judge
     from steadytune.papers.samples import Place, Sample
     from steadytune.papers.theory import adam_bias
 
@@ -83,7 +83,7 @@ def _adam_bias_verdicts(data: Data) -> list[Verdict]:
 
     own = adam_bias.claims(adam_bias.AdamBias.from_data(data))
     claims = ITEMS["few-sample/figure-1"].claims
-    return own + [test_claim(claim, read, lambda cell, statistic: None, full=True) for claim in claims]
+    return own + [judge(claim, read, lambda cell, statistic: None, full=True) for claim in claims]
 
 
 def _adam_bias_figures(data: Data) -> list[Figure]:

@@ -47,6 +47,7 @@ class Shown:
     stand_ins: Mapping[str, str] = field(default_factory=dict)  # at the small scale: published column -> task
     ours: tuple[Claim, ...] = ()  # claims that no paper makes, tested beside the paper's
     listed: Callable[[Cell], bool] = lambda cell: True  # which cells of the claims stand in the table
+    more: tuple[Cell, ...] = ()  # cells that no claim speaks of, for the table
     numbers: Callable[[Path], Mapping[Cell, float]] | None = None  # single numbers that a part's `finish` has left
 
     def parts_at(self, scale: Scale) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from steadytune.papers.catalogue import ITEMS, Cell, Claim
 from steadytune.papers.catalogue.claim import pairs
 from steadytune.papers.catalogue.few_sample_terms import LARGE_1K, LONG, REINIT, SHORT, SMALL, SMALL_1K, STANDARD
 from steadytune.papers.catalogue.mixout import BOTH, DECAYS, DROPOUT, MIXOUTS, TASKS
-from steadytune.papers.catalogue.rdrop_controls import IWSLT
+from steadytune.papers.catalogue.rdrop_controls import IWSLT, MODELS
 from steadytune.papers.computed import COMPUTED
 from steadytune.papers.experiment import Experiment, Shown
 from steadytune.papers.joined import joined_numbers
@@ -143,7 +143,13 @@ _OTHER = few_sample_inside.OTHER_MODEL
 _INSIDE = (
     Shown("few-sample/figure-9", ("few-sample/figure-9",), ("grid",), place=places.by_seed, listed=_is_everything),
     Shown("few-sample/figure-10", ("few-sample/figure-9",), ("grid",), place=places.by_seed, listed=_is_average),
-    Shown("few-sample/figure-7", ("few-sample/figure-7",), ("distance-curves",), place=places.by_block),
+    Shown(
+        "few-sample/figure-7",
+        ("few-sample/figure-7",),
+        ("distance-curves",),
+        place=places.by_block,
+        more=tuple(Cell(STANDARD, f"block {block}", "RTE") for block in (6, 12, 18, 24)),
+    ),
     Shown("few-sample/figure-15", ("few-sample/figure-7",), ("all-blocks",), place=places.by_block),
     *(
         Shown(f"few-sample/figure-{number}", (f"few-sample/figure-{number}",), ("all-blocks",), place=places.by_block)
@@ -211,7 +217,13 @@ _R_DROP = (
         tasks=("CIFAR-100", IWSLT),
         stand_ins={**translation.STAND_INS, **other_tasks.STAND_INS},
     ),
-    Shown("rdrop/table-5", _MODELS, stand_ins=translation.STAND_INS, numbers=joined_numbers),
+    Shown(
+        "rdrop/table-5",
+        _MODELS,
+        lines=[line(f"{row}, {models}") for row in translation.CHECKPOINTS.values() for models in MODELS],
+        stand_ins=translation.STAND_INS,
+        numbers=joined_numbers,
+    ),
     *(
         Shown(f"rdrop/{name}", (f"rdrop/{name}",), stand_ins=other_tasks.STAND_INS)
         for name in ("summarization", "language-modeling")

@@ -73,8 +73,8 @@ def join_models(setting: Setting, results: StudyResults) -> None:
 
     from steadytune.engine.encode import encode
     from steadytune.engine.evaluate import Search, predict, score
-    from steadytune.engine.saving import load_weights_
-    from steadytune.methods.averaging import average_checkpoints
+    from steadytune.engine.saving import load_weights_, weights
+    from steadytune.methods.averaging import average_weights
     from steadytune.study.data import located
     from steadytune.study.file import load_study
     from steadytune.study.folder import FILE as STUDY
@@ -99,8 +99,7 @@ def join_models(setting: Setting, results: StudyResults) -> None:
         name = f"{number} model{'s' * (number > 1)}"
         found[ENSEMBLES][name] = scored(models[0] if number == 1 else JointModel(models[:number]))
         mean = _loaded(folders[0]).to(device)
-        weights = average_checkpoints(folders[:number])
-        load_weights_(mean, {key: weights[key] for key in _names(mean) if key in weights})
+        load_weights_(mean, average_weights([weights(model) for model in models[:number]]))
         found[AVERAGES][name] = scored(mean)
     write_text(setting.folder / FILE, json.dumps(found, indent=2) + "\n")
 
@@ -111,12 +110,6 @@ def joined_numbers(folder: Path) -> Mapping[Cell, float]:
         return {}
     found = json.loads((folder / FILE).read_text(encoding="utf-8"))
     return {Cell(row, IWSLT, name): value for row, each in found.items() for name, value in each.items()}
-
-
-def _names(model: nn.Module) -> list[str]:
-    from steadytune.engine.saving import weights
-
-    return list(weights(model))
 
 
 def _loaded(folder: Path) -> nn.Module:

@@ -73,7 +73,7 @@ class Sample:
             return None if self.level is None else float(self.failed)
         if statistic.startswith("share below "):
             return float((self.values < float(statistic.split()[-1])).mean())
-        if statistic == "std":
+        if statistic == "std" and not self.place.fixed:  # those are standard deviations already
             return float(self.values.std(ddof=1)) if self.n > 1 else None
         reduce: dict[str, Callable[[np.ndarray], Any]] = {"max": np.max, "min": np.min, "median": np.median}
         return float(reduce.get(statistic, np.mean)(self.values))
@@ -110,10 +110,8 @@ def read(view: StudyResults, place: Place, quantity: str = "score", split: str =
     if not trials or place.task not in view.tasks:
         return None
     if place.minutes is not None:
-        unit = _minute(view, place.task)
-        values = [_after(trial, place.minutes * unit) if trial.ended else None for trial in trials]
-    else:
-        values = [_value(view, trial, quantity, place, place.split or split or view.split) for trial in trials]
+        return _at_minute(view, place, trials)
+    values = [_value(view, trial, quantity, place, place.split or split or view.split) for trial in trials]
     ended = [(trial, value) for trial, value in zip(trials, values) if trial.status in ("finished", "diverged")]
     info = view.tasks[place.task]
     higher = info.greater_is_better if quantity in ("score", "expected_score") else False
@@ -193,19 +191,24 @@ def _spreads(sample: Sample) -> Sample:
     groups: dict[int, list[float]] = {}
     for seed, value in zip(sample.seeds, sample.values):
         groups.setdefault(seed[at], []).append(float(value))
-    wide = {seed: np.std(values, ddof=1) for seed, values in groups.items() if len(values) > 1}
+    wide = {(sample.place.fixed, seed): np.std(values, ddof=1) for seed, values in groups.items() if len(values) > 1}
     return Sample(sample.place, np.array(list(wide.values())), tuple(wide), missing=sample.missing, higher=False)
 
 
-def _minute(view: StudyResults, task: str) -> float:
-    """A paper's minute in seconds: the longest line of the view took MINUTES of them."""
-    lines = [trials for (name, _), trials in view.reported.items() if name == task]
-    spent = [[trial.seconds for trial in trials if trial.status == "finished"] for trials in lines]
-    return max((float(np.mean(seconds)) for seconds in spent if seconds), default=0.0) / MINUTES
+def _at_minute(view: StudyResults, place: Place, trials: Sequence[TrialResult]) -> Sample | None:
+    """Validation scores at a time. A minute is the paper's: the longest line of the view took MINUTES of them."""
+    lines = [runs for (task, _), runs in view.reported.items() if task == place.task]
+    spent = [[trial.seconds for trial in runs if trial.status == "finished"] for runs in lines]
+    minute = max((float(np.mean(seconds)) for seconds in spent if seconds), default=0.0) / MINUTES
+    found = {_streams(trial): _at_second(trial, (place.minutes or 0.0) * minute) for trial in trials}
+    kept = {seed: value for seed, value in found.items() if value is not None}
+    missing = sum(not trial.ended for trial in trials)
+    return Sample(place, np.array(list(kept.values())), tuple(kept), missing=missing) if kept or missing else None
 
 
-def _after(trial: TrialResult, seconds: float) -> float | None:
-    """The validation score of the last evaluation by then. Evaluations are taken as spread evenly over the run."""
+def _at_second(trial: TrialResult, seconds: float) -> float | None:
+    """The evaluation nearest to that time, taken as spread evenly over the run; None where the run was over."""
     pace = trial.seconds / max(1, trial.steps)
-    done = [entry["validation"] for entry in trial.history if pace * entry["step"] <= 1.001 * seconds]
-    return done[-1] if done else None
+    spacing = trial.seconds / max(1, len(trial.history))
+    near = {abs(pace * entry["step"] - seconds): entry["validation"] for entry in trial.history}
+    return near[min(near)] if trial.status == "finished" and near and min(near) <= spacing else None

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -101,9 +101,6 @@ class Setting:
     @property
     def blocks(self) -> int:
         return BLOCKS[self.scale]
-
-    def at(self, folder: Path) -> Setting:
-        return replace(self, folder=folder)
 
 
 def relative(path: Path, folder: Path) -> str:

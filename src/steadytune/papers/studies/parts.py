@@ -73,8 +73,3 @@ def rated(setting: Setting, column: str) -> Data:
 
 def rated_tasks(setting: Setting, columns: Iterable[str]) -> Data:
     return {column: glue(setting, column, recipe=rated(setting, column)) for column in columns}
-
-
-def scaled_blocks(setting: Setting, blocks: int) -> int:
-    """Block number `blocks` of BERT-large's 24 in a model with fewer: 24 is the topmost, 6 a quarter up."""
-    return -(-blocks * setting.blocks // 24)

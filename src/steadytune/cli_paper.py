@@ -1,0 +1,163 @@
+"""`steadytune paper ...`: the papers' tables and figures, run and reported. What the commands do is in papers/."""
+
+from __future__ import annotations
+
+import enum
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steadytune.cli_study import AsJson, On, Quiet, Workers
+
+paper = typer.Typer(
+    help="The papers' tables and figures: run each as a study, and see what came out beside what was published.",
+    epilog="Example:  steadytune paper run few-sample/figure-2 --scale small --data ../shared/data",
+    no_args_is_help=True,
+)
+
+
+class Scale(enum.StrEnum):
+    full = "full"
+    small = "small"
+    smoke = "smoke"
+
+
+Id = Annotated[str, typer.Argument(help="A table or figure, such as mixout/table-1; see `paper list`.", metavar="ID")]
+Out = Annotated[str, typer.Option(help="Folder for the runs of all tables and figures.")]
+OUT = "paper-runs"
+
+
+@paper.command("list", epilog="Example:  steadytune paper list mixout")
+def list_(
+    papers: Annotated[
+        list[str] | None,
+        typer.Argument(help="mixout, few-sample, rdrop, or ids.", metavar="[PAPER]..."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every table and figure: its id, what it shows, and what it costs at each scale."""
+    from steadytune.papers.listing import print_list
+
+    print_list(papers or [], as_json=as_json)
+
+
+@paper.command(epilog="Example:  steadytune paper run mixout/table-1 --scale small --data ../shared/data")
+def run(
+    id: Id,
+    scale: Annotated[Scale, typer.Option(help="The paper's set-up; one that fits one GPU; or a quick test.")],
+    data: Annotated[
+        str | None, typer.Option(help="Folder with glue/, mnist/, ...; by default $STEADYTUNE_DATA.", metavar="DIR")
+    ] = None,
+    out: Out = OUT,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A directory for a model of the hub: roberta-large=DIR.", metavar="NAME=DIR"),
+    ] = None,
+    on: Annotated[On, typer.Option(help="This machine, or a Ray cluster.")] = On.local,
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster; without it, Ray's own default.", metavar="ADDRESS")
+    ] = None,
+    workers: Workers = None,
+    per_gpu: Annotated[int | None, typer.Option(min=1, help="Trials at a time on each GPU.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads per trial; changes the last bits.")] = 1,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run failed trials again.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a table or figure as a study, or several. The same command again goes on where it stopped."""
+    from rich.console import Console
+
+    from steadytune.papers.experiments import find_experiment
+    from steadytune.papers.run import Workshop, command, run_experiment
+    from steadytune.study.command import run_study
+
+    find_experiment(id)  # before anything else is asked for
+    workshop = Workshop(Path(out), scale.value, _data(data, scale), _models(model or []))
+    console = Console(quiet=quiet)
+
+    def run_file(file: Path) -> int:
+        return run_study(
+            str(file),
+            out=str(file.parent),
+            on="ray" if on is On.ray else "local",
+            address=address,
+            workers=workers,
+            per_gpu=per_gpu,
+            threads=threads,
+            retry_failed=retry_failed,
+            as_json=False,
+            quiet=quiet,
+        )
+
+    def say(line: str) -> None:
+        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+
+    code = run_experiment(id, workshop, run_file, say)
+    if code == 0:
+        console.print()
+        say(f"The report:  {command('report', id, workshop)}")
+    raise typer.Exit(code)
+
+
+@paper.command(epilog="Example:  steadytune paper report mixout/table-1 --scale small")
+def report(
+    id: Id,
+    scale: Annotated[Scale | None, typer.Option(help="Whose runs; by default the only ones there are.")] = None,
+    out: Out = OUT,
+    record: Annotated[
+        str | None, typer.Option(help="Also keep a small record there: JSON, CSV, Markdown, SVG.", metavar="DIR")
+    ] = None,
+    pages: Annotated[bool, typer.Option(help="Also write report.html of every study behind it.")] = True,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """The table or figure with the published numbers beside the measured ones, and every claim tested."""
+    import json
+
+    from rich.console import Console
+
+    from steadytune.papers.report import make_report
+    from steadytune.papers.report_files import print_report, write_files, write_pages
+    from steadytune.papers.run import Workshop, scale_of
+
+    workshop = Workshop(Path(out), scale.value if scale is not None else scale_of(id, Path(out)))
+    made = make_report(id, workshop)
+    console = Console(quiet=quiet or as_json)
+    print_report(made, console)
+    paths = write_files(made, workshop.folder(id) / "report")
+    if record is not None:
+        paths += write_files(made, Path(record), ("svg",))
+    if pages:
+        paths += write_pages(id, workshop)
+    console.print()
+    for path in paths:
+        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(made.record()))
+
+
+def _data(given: str | None, scale: Scale) -> Path:
+    from steadytune.errors import SteadytuneError
+
+    found = Path(given or os.environ.get("STEADYTUNE_DATA") or "data")
+    if scale is not Scale.smoke and not found.is_dir():
+        raise SteadytuneError(
+            f"The data folder {found} does not exist. Name the one that holds glue/, mnist/, ... with --data DIR or in "
+            "STEADYTUNE_DATA."
+        )
+    return found
+
+
+def _models(given: list[str]) -> dict[str, str]:
+    from steadytune.errors import SteadytuneError
+    from steadytune.papers.settings import SMOKE_MODELS
+    from steadytune.strict import nearest
+
+    made = {}
+    for text in given:
+        name, equals, folder = text.partition("=")
+        if not equals or name not in SMOKE_MODELS:
+            raise SteadytuneError(f"--model is written NAME=DIR, not {text!r}. {nearest(name, SMOKE_MODELS)}")
+        made[name] = folder
+    return made

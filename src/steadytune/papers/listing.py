@@ -1,0 +1,64 @@
+"""`steadytune paper list`: every table and figure, what it shows, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from steadytune.errors import SteadytuneError
+from steadytune.papers.catalogue import PAPERS, find
+from steadytune.papers.cost import Cost, cost
+from steadytune.papers.experiments import EXPERIMENTS
+from steadytune.papers.settings import SCALES
+from steadytune.strict import nearest
+
+_ABOUT = (
+    "Runs, and rough time on one H200, one run after another (several at a time: --per-gpu). An item's studies are "
+    "shared: what another item has run is not run again. full: the paper's set-up; small: the same on a small encoder; "
+    "smoke: a test."
+)
+
+
+def chosen(papers: Sequence[str]) -> list[str]:
+    """The ids of these papers, or these ids."""
+    for name in papers:
+        if name not in PAPERS and name not in EXPERIMENTS:
+            known = [*PAPERS, *EXPERIMENTS]
+            raise SteadytuneError(f"There is no paper or item {name!r}. {nearest(name, known)}")
+    return [id for id in EXPERIMENTS if not papers or id in papers or find(id).paper in papers]
+
+
+def as_data(papers: Sequence[str]) -> list[dict[str, object]]:
+    """One entry per item, with its cost at each scale."""
+    made: list[dict[str, object]] = []
+    for id in chosen(papers):
+        item = find(id)
+        costs = {scale: cost(EXPERIMENTS[id], scale) for scale in SCALES}
+        spent = {scale: {"runs": each.trials, "seconds": round(each.seconds)} for scale, each in costs.items()}
+        made.append(
+            {"id": id, "number": item.number, "title": item.title, "items": list(item.items)}
+            | {"claims": len(item.claims), "cost": spent}
+        )
+    return made
+
+
+def print_list(papers: Sequence[str], *, as_json: bool) -> None:
+    found = as_data(papers)
+    if as_json:
+        print(json.dumps(found))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("id", no_wrap=True)
+    table.add_column("shows", overflow="fold")
+    for scale in SCALES:
+        table.add_column(scale, justify="right", no_wrap=True)
+    for each in found:
+        costs = [cost(EXPERIMENTS[str(each["id"])], scale) for scale in SCALES]
+        table.add_row(Text(str(each["id"])), Text(str(each["title"])), *map(Cost.words, costs))
+    console = Console()
+    console.print(table)
+    console.print(f"\n{_ABOUT}", style="dim", highlight=False)

@@ -1,0 +1,169 @@
+"""A paper's table or figure as it came out here: measured beside published numbers, every claim tested, the figure.
+
+made = make_report("mixout/table-1", workshop)
+made.tables, made.verdicts, made.figures
+made.record()                      # all of it as plain data, every seed included
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from steadytune.papers import published
+from steadytune.papers.catalogue import PAPERS, Cell, Claim, Item, find
+from steadytune.papers.claim_tests import judge
+from steadytune.papers.experiment import Computed, Shown
+from steadytune.papers.experiments import find_experiment
+from steadytune.papers.reader import Reader
+from steadytune.papers.run import Workshop, command, read_computed
+from steadytune.papers.samples import Sample
+from steadytune.papers.tables import beside, measured_item, printed_items
+from steadytune.papers.verdicts import Verdict
+from steadytune.report.study.table_formats import Table
+
+if TYPE_CHECKING:
+    from steadytune.report.study.figures import Figure
+    from steadytune.study.results import StudyResults
+
+TIMED = "time per step"  # a task whose scores mean nothing
+
+
+@dataclass(frozen=True, eq=False)
+class PaperReport:
+    item: Item
+    workshop: Workshop
+    tables: Sequence[Table]
+    verdicts: Sequence[Verdict]
+    figures: Sequence[Figure]
+    notes: Sequence[str]
+    cells: Sequence[Mapping[str, Any]]  # every number of the table, with the score of each seed
+    made_with: Mapping[str, str]  # versions and device
+
+    @property
+    def title(self) -> str:
+        return f"{self.item.number}: {self.item.title}"
+
+    def record(self) -> dict[str, Any]:
+        """Small enough to be kept: docs/results/ is made of these."""
+        return {
+            "id": self.item.id,
+            "title": self.title,
+            "paper": PAPERS[self.item.paper].citation,
+            "items": list(self.item.items),
+            "scale": self.workshop.scale,
+            "command": command("run", self.item.id, self.workshop).partition(" --out")[0],
+            "made_with": dict(self.made_with),
+            "notes": list(self.notes),
+            "verdicts": [verdict.to_data() for verdict in self.verdicts],
+            "cells": [dict(cell) for cell in self.cells],
+        }
+
+
+def make_report(id: str, workshop: Workshop) -> PaperReport:
+    """From what the runs have left; nothing is trained or written."""
+    experiment, item = find_experiment(id), find(id)
+    if isinstance(experiment, Computed):
+        data = read_computed(experiment, workshop)
+        found = experiment.verdicts(data)
+        figures, tables = experiment.figures(data), experiment.tables(data)
+        return PaperReport(item, workshop, tables, found, figures, (_SCALE[workshop.scale],), (), {})
+    return _of_studies(experiment, item, workshop)
+
+
+def _of_studies(experiment: Shown, item: Item, workshop: Workshop) -> PaperReport:
+    reader = Reader(experiment, item, workshop)
+    claims = (*item.claims, *experiment.ours)
+    full = workshop.scale == "full"
+    verdicts = [judge(claim, reader.of(claim), reader.printed, full=full) for claim in claims]
+    samples = reader.table_samples(claims)
+    extras = _extras(item, claims)
+    here = {cell: measured_item(sample, extras) for cell, sample in samples.items()}
+    caption = _caption(reader, extras, set(reader.quantities(claims).values()) or {"score"})
+    name = item.id.replace("/", "-")
+    table = beside(name, item.number, caption, here, printed_items(item.id, experiment.listed), reader.heading)
+    cells = [_cell(cell, sample, reader) for cell, sample in samples.items()]
+    figures = _figures(experiment, reader.shown)
+    made_with = next((dict(trial.versions) for trial in reader.shown.trials if trial.versions), {})
+    return PaperReport(item, workshop, [table], verdicts, figures, _notes(reader), cells, made_with)
+
+
+def _extras(item: Item, claims: Sequence[Claim]) -> list[str]:
+    """What the table shows besides mean and standard deviation: what the paper prints or speaks of."""
+    statistics = {claim.statistic for claim in claims}
+    if item.id in published.available():
+        statistics |= {each.statistic for each in published.load(item.id).numbers}
+    return [each for each in ("max", "min", "degenerate") if each in statistics]
+
+
+def _figures(experiment: Shown, shown: StudyResults) -> list[Figure]:
+    from steadytune.papers.figures import named
+    from steadytune.report.study.comparisons import compare_all
+
+    kept = {task: info for task, info in shown.tasks.items() if task != TIMED}
+    trials = [trial for trial in shown.trials if trial.task in kept]
+    compared = compare_all(replace(shown, tasks=kept, trials=trials))
+    return [figure for name in experiment.figures for figure in named(compared, name)]
+
+
+def _caption(reader: Reader, extras: Sequence[str], quantities: set[str]) -> str:
+    shown, split = reader.shown, reader.item.split or reader.shown.split
+    which = "best evaluation" if shown.weights == "best" else "end"
+    words = {
+        "score": f"{split} scores of a run's {which}",
+        "expected_score": f"expected {split} scores of the best of n runs, kept by validation",
+        "train_loss": "training loss, mean over a run's steps",
+        "distance": "L2 distance of a block from its start, at the last evaluation",
+        "seconds": "seconds",
+    }
+    runs = sorted({len(trials) for trials in shown.reported.values()})
+    each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}" if runs else "no"
+    told = " and ".join(words[name] for name in words if name in quantities)
+    failed = " Failed: not above the score without learning, or diverged." if "degenerate" in extras else ""
+    return (
+        f"Mean ± standard deviation of {each} runs: {told}. Here: measured, {reader.workshop.scale} scale. Paper: as "
+        f"printed, percent as fractions.{failed}"
+    )
+
+
+_SCALE = {
+    "full": "Full scale: the paper's set-up.",
+    "small": "Small scale: the same experiment on smaller models and the data at hand; not the paper's numbers.",
+    "smoke": "Smoke scale: tiny random models on generated data; its numbers mean nothing.",
+}
+
+
+def _notes(reader: Reader) -> list[str]:
+    """What a reader must know: the scale, the models, the rates, data that is not what its name says."""
+    shown = reader.shown
+    models = sorted({_model(trial.recipe) for trial in shown.trials})
+    rates: dict[str, set[float]] = {}
+    for trial in shown.trials:
+        rates.setdefault(trial.task, set()).add(float(trial.recipe["lr"]))
+    told = ", ".join(f"{task} {' or '.join(f'{rate:g}' for rate in sorted(found))}" for task, found in rates.items())
+    crashed = sum(trial.status == "failed" for trial in shown.trials)
+    notes = [_SCALE[reader.workshop.scale], f"Models: {', '.join(models)}.", f"Learning rates: {told}."]
+    if reader.workshop.scale != "smoke":
+        notes += [f"{task}: {said}" for task, info in shown.tasks.items() for said in info.notes if "not GLUE" in said]
+    return notes + ([f"{crashed} trials crashed and are left out."] if crashed else [])
+
+
+def _model(recipe: Mapping[str, Any]) -> str:
+    if recipe["from_config"]:
+        return "from scratch"
+    name = str(recipe["model"])
+    return name.rpartition("/")[2] if name.startswith(".") else name
+
+
+def _cell(cell: Cell, sample: Sample, reader: Reader) -> dict[str, Any]:
+    found: dict[str, Any] = {"row": cell.row, "column": cell.column, "setting": cell.setting, "task": sample.place.task}
+    found |= {name: _rounded(sample.number(name)) for name in ("mean", "std", "min", "max")}
+    found |= {"failed": sample.failed if sample.level is not None else None, "level": _rounded(sample.level)}
+    found |= {"n": sample.n, "diverged": sample.diverged, "crashed": sample.crashed, "missing": sample.missing}
+    found |= {f"published {name}": reader.printed(cell, name) for name in ("mean", "std", "min", "max", "value")}
+    return found | {"values": [_rounded(value) for value in sample.values.tolist()]}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")

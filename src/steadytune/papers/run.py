@@ -1,0 +1,191 @@
+"""Running an experiment: its studies one after another, each in a folder of its own, or its computation.
+
+    OUT/small/mixout/table-1/     study.yaml, ledger.sqlite, ... as any study's folder
+    OUT/small/mixout/digits/      result.json, of something that is computed at once
+    OUT/smoke/materials/          generated data and tiny models
+
+Items that show the same runs share a folder. Running again goes on: trials that have ended stay, what was chosen stays.
+Smoke runs stay in this process and on the CPU; others start workers, as `steadytune study run` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from steadytune.config import load_yaml
+from steadytune.errors import SteadytuneError
+from steadytune.papers.experiment import Computed, Data, Part
+from steadytune.papers.experiments import find_experiment
+from steadytune.papers.materials.smoke import write_materials
+from steadytune.papers.settings import SCALES, Scale, Setting
+from steadytune.papers.study_parts import in_order
+from steadytune.study.new_file import write_text
+
+if TYPE_CHECKING:
+    from steadytune.study.folder import Prepared
+    from steadytune.study.results import StudyResults
+
+RESULT = "result.json"
+RunStudy = Callable[[Path], int]  # a study file -> exit code, as `steadytune study run` has it
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where the runs of a scale are kept, and what they are made of."""
+
+    out: Path
+    scale: Scale
+    data: Path = Path("data")
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def folder(self, name: str) -> Path:
+        return self.out / self.scale / name
+
+    def setting(self, name: str, earlier: Mapping[str, StudyResults] | None = None) -> Setting:
+        data = self.folder("materials") if self.scale == "smoke" else self.data
+        return Setting(self.scale, data, self.folder(name), self.models, earlier or {})
+
+
+def run_experiment(
+    id: str, workshop: Workshop, run_study: RunStudy, say: Callable[[str], None] = lambda line: None
+) -> int:
+    """Run what has not been run; 0 when all is there, else the exit code of what stopped it."""
+    experiment = find_experiment(id)
+    if workshop.scale == "smoke":
+        write_materials(workshop.folder("materials"))
+    if isinstance(experiment, Computed):
+        compute(experiment, workshop, say)
+        return 0
+    earlier: dict[str, StudyResults] = {}
+    code = 0
+    for part in in_order(experiment, workshop.scale):
+        say(f"{part.name}: {workshop.folder(part.name)}")
+        code = run_part(part, workshop.setting(part.name, earlier), run_study) or code
+        if code > 1:  # stopped; failed trials are 1, and the other studies may do without them
+            return code
+        earlier[part.name] = read_part(workshop, part.name)
+    return code
+
+
+def compute(experiment: Computed, workshop: Workshop, say: Callable[[str], None]) -> None:
+    path = workshop.folder(experiment.name) / RESULT
+    if path.exists():
+        say(f"{path} is there already; delete it to compute it again.")
+        return
+    started = time.perf_counter()
+    data = experiment.compute(workshop.setting(experiment.name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(data) + "\n")
+    say(f"{path} ({time.perf_counter() - started:.1f} s)")
+
+
+def run_part(part: Part, setting: Setting, run_study: RunStudy) -> int:
+    """One study: what it needs is made, its file written, its trials run, its models joined."""
+    _make(setting.folder)
+    if part.prepare is not None:
+        part.prepare(setting)
+    file = write_study(setting.folder, part.make(setting))
+    code = run_inside(file) if setting.scale == "smoke" else run_study(file)
+    if code == 0 and part.finish is not None:
+        from steadytune.study.folder import read_results
+
+        part.finish(setting, read_results(setting.folder))
+    return code
+
+
+def write_study(folder: Path, study: Data) -> Path:
+    """`folder/study.yaml`; what it reads back as is what was meant."""
+    from steadytune.study.folder import FILE
+
+    path = folder / FILE
+    write_text(path, yaml.dump(study, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
+    if load_yaml(path).data != study:
+        raise SteadytuneError(f"{path} does not read back as it was written; this is a fault of steadytune.")
+    return path
+
+
+def run_inside(file: Path) -> int:
+    """All trials of a study in this process, on the CPU: for tiny models, where starting workers would take longest."""
+    import torch
+
+    from steadytune.study.folder import prepare
+    from steadytune.study.ledger import Ledger
+    from steadytune.study.trial import make_run
+    from steadytune.study.worker import work
+
+    prepared: Prepared = prepare(file, file.parent)
+    with Ledger.open(prepared.ledger, readonly=True) as ledger:
+        run = make_run(ledger.meta, prepared.folder, "cpu", prepared.data)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a worker
+    try:
+        while True:
+            name = f"inside-{os.getpid()}-{time.time_ns():x}"
+            with contextlib.redirect_stderr(io.StringIO()):  # a worker's log
+                work(prepared.ledger, run, worker=name, folder=prepared.folder / "trials")
+            if not prepared.replan_():
+                break
+    finally:
+        torch.set_num_threads(threads)
+    with Ledger.open(prepared.ledger, readonly=True) as ledger:
+        return 1 if ledger.counts()["failed"] else 0
+
+
+def read_part(workshop: Workshop, name: str) -> StudyResults:
+    from steadytune.study.folder import read_results
+
+    return read_results(workshop.folder(name))
+
+
+def read_computed(experiment: Computed, workshop: Workshop) -> Data:
+    path = workshop.folder(experiment.name) / RESULT
+    if not path.exists():
+        raise SteadytuneError(f"{path} does not exist. Run it first: {command('run', experiment.id, workshop)}")
+    try:
+        found: Data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SteadytuneError(f"{path} is damaged ({error}). Delete it, and run the experiment again.") from error
+    return found
+
+
+def command(what: str, id: str, workshop: Workshop) -> str:
+    return f"steadytune paper {what} {id} --scale {workshop.scale} --out {workshop.out}"
+
+
+def scale_of(id: str, out: Path) -> Scale:
+    """The scale of which there are runs; an error where there is none, or more than one."""
+    experiment = find_experiment(id)
+    found: list[Scale] = []
+    for scale in SCALES:
+        if isinstance(experiment, Computed):
+            there = (out / scale / experiment.name / RESULT).exists()
+        else:
+            there = any((out / scale / name).is_dir() for name in experiment.parts_at(scale))
+        found += [scale] if there else []
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise SteadytuneError(f"{out} has no runs of {id}. Run it first: steadytune paper run {id} --out {out}")
+    raise SteadytuneError(f"{out} has runs of {id} at the scales {' and '.join(found)}: say which with --scale.")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SteadytuneError(f"{folder} cannot be made: {error.strerror or error}. Name another --out.") from error
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True  # study files have none

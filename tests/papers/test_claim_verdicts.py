@@ -1,0 +1,223 @@
+"""What is said of a claim, from samples that are made up: one case of each kind, and several together."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from steadytune.papers.case_tests import Outcome
+from steadytune.papers.catalogue import Cell, Claim
+from steadytune.papers.claim_tests import _combined, judge
+from steadytune.papers.samples import Place, Sample
+
+RNG = np.random.default_rng(0)
+NOISE = RNG.normal(0, 0.01, 20)
+
+
+def sample(mean, *, n=20, spread=1.0, seeds=None, exact=False, noise=NOISE, **more):
+    values = np.array([mean]) if exact else mean + spread * noise[:n]
+    return Sample(
+        Place(f"{mean} {spread} {n}", "task"), values, tuple(seeds or range(len(values))), exact=exact, **more
+    )
+
+
+def claim(kind, cells=2, scope="every", cases=1, **changes):
+    made = tuple(tuple(Cell(f"row {i}", f"case {j}") for i in range(cells)) for j in range(cases))
+    return Claim("a claim", kind, made, "nowhere", scope=scope, **changes)
+
+
+def judged(made, samples, *, full=False, printed=lambda cell, statistic: None):
+    """`samples`: those of one case, or a list of cases."""
+    cases = samples if isinstance(samples[0], list) else [samples]
+
+    def find(cell):
+        return cases[int(cell.column.split()[1])][int(cell.row.split()[1])]
+
+    return judge(made, find, printed, full=full)
+
+
+# --- One case -----------------------------------------------------------------------------------------------------
+
+OTHER = RNG.normal(0, 0.01, 20)
+YES_AND_NO = {
+    "greater": ([sample(0.8), sample(0.7, noise=OTHER)], [sample(0.7), sample(0.7, noise=OTHER)], {}),
+    "less": ([sample(0.7), sample(0.8, noise=OTHER)], [sample(0.7), sample(0.7, noise=OTHER)], {}),
+    "steadier": ([sample(0.7), sample(0.7, spread=5)], [sample(0.7, spread=5), sample(0.7)], {}),
+    "fewer_degenerate": (
+        [sample(0.7, level=0.5), sample(0.5, level=0.5, spread=-1.0)],
+        [sample(0.5, level=0.5), sample(0.5, level=0.5)],
+        {},
+    ),
+    "rising": ([sample(x, noise=OTHER * x) for x in (0.5, 0.6, 0.8)], [sample(x, spread=x) for x in (0.8, 0.5)], {}),
+    "falling": ([sample(x, spread=x) for x in (0.8, 0.6, 0.5)], [sample(x, spread=x) for x in (0.5, 0.8)], {}),
+    "best": ([sample(0.8), sample(0.7), sample(0.6)], [sample(0.6), sample(0.8), sample(0.7)], {}),
+    "peak": (
+        [sample(0.6), sample(0.8, noise=OTHER), sample(0.7)],
+        [sample(0.6), sample(0.7, noise=OTHER), sample(0.8)],
+        {},
+    ),
+    "flatter": (
+        [sample(x, spread=x) for x in (0.70, 0.71, 0.5, 0.9)],
+        [sample(x, spread=x) for x in (0.5, 0.9, 0.70, 0.71)],
+        {},
+    ),
+    "narrower": (
+        [sample(x, spread=x) for x in (0.71, 0.70, 0.80, 0.70)],
+        [sample(x, spread=x) for x in (0.80, 0.70, 0.71, 0.70)],
+        {},
+    ),
+    "no_difference": (
+        [sample(0.70), sample(0.70, noise=OTHER)],
+        [sample(0.70), sample(0.80, noise=OTHER)],
+        {"margin": 0.02},
+    ),
+    "ratio_at_most": ([sample(1.2), sample(1.0)], [sample(1.5), sample(1.0)], {"value": 1.3}),
+    "value": ([sample(0.4)], [sample(0.6)], {"value": 0.4, "margin": 0.1}),
+}
+
+
+@pytest.mark.parametrize("kind", YES_AND_NO)
+def test_each_kind_holds_and_does_not(kind):
+    yes, no, more = YES_AND_NO[kind]
+    assert judged(claim(kind, len(yes), **more), yes).holds is True
+    found = judged(claim(kind, len(no), **more), no)
+    assert found.holds is False or (kind == "fewer_degenerate" and found.holds is None)
+    assert found.n == 20
+
+
+@pytest.mark.parametrize("kind", [kind for kind in YES_AND_NO if kind not in ("ratio_at_most", "value")])
+def test_nothing_is_said_from_two_runs(kind):
+    yes, _, more = YES_AND_NO[kind]
+    few = [Sample(each.place, each.values[:2], each.seeds[:2], each.level) for each in yes]
+    found = judged(claim(kind, len(few), **more), few)
+    assert (found.holds, found.p_value) == (None, None)
+    assert "fewer than 3" in found.how
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=4, max_size=12, unique=True))
+def test_greater_is_a_paired_t_test_where_seeds_are_shared(pairs):
+    a, b = (np.array(each) for each in zip(*pairs))
+    if np.ptp(a - b) < 1e-6:
+        return
+    ours = [Sample(Place("a", "t"), a, tuple(range(len(a)))), Sample(Place("b", "t"), b, tuple(range(len(b))))]
+    found = judged(claim("greater"), ours)
+    assert found.p_value == pytest.approx(scipy_stats.ttest_rel(a, b, alternative="greater").pvalue, abs=1e-12)
+    apart = [ours[0], Sample(Place("b", "t"), b, tuple(range(100, 100 + len(b))))]
+    assert "unpaired" in judged(claim("greater"), apart).how
+
+
+def test_seeds_are_matched_whatever_their_order():
+    a, b = sample(0.8), sample(0.7, noise=OTHER)
+    shuffled = Sample(b.place, b.values[::-1], b.seeds[::-1])
+    assert judged(claim("greater"), [a, b]).p_value == judged(claim("greater"), [a, shuffled]).p_value
+
+
+def test_not_shown_to_be_alike_is_not_yet_different():
+    wide = [sample(0.70, n=4, spread=8), sample(0.70, n=4, spread=8, noise=OTHER)]
+    found = judged(claim("no_difference", margin=0.001), wide)
+    assert found.holds is None
+    assert "two-tailed" in found.how
+    same = sample(0.7)
+    assert judged(claim("no_difference", margin=0.001), [same, same]).holds is True
+
+
+def test_the_best_run_is_compared_by_relabelling():
+    best = claim("greater", statistic="max")
+    far = [sample(0.9), sample(0.5, noise=OTHER)]
+    assert judged(best, far).p_value < 0.01
+    near = [sample(0.7), sample(0.7, noise=OTHER)]
+    assert judged(best, near).holds is False
+    assert "relabellings" in judged(best, near).how
+
+
+def test_a_single_number_is_compared_not_tested():
+    joined = [sample(x, exact=True) for x in (34.0, 35.0, 36.0)]
+    found = judged(claim("rising", 3, statistic="value"), joined)
+    assert (found.holds, found.p_value, found.how) == (True, None, "compared, not tested")
+    runs = judged(claim("greater", statistic="value"), [sample(37.0, spread=20), sample(36.0, exact=True)])
+    assert runs.holds is True
+    assert runs.p_value == pytest.approx(
+        scipy_stats.ttest_1samp(37.0 + 20 * NOISE, 36.0, alternative="greater").pvalue, rel=1e-9
+    )
+
+
+def test_reproducing_is_asked_of_the_full_scale_only():
+    made = claim("reproduces", 1)
+    printed = {"mean": 0.71, "std": 0.02}
+    near = judged(made, [sample(0.70)], full=True, printed=lambda cell, name: printed.get(name))
+    far = judged(made, [sample(0.60)], full=True, printed=lambda cell, name: printed.get(name))
+    assert (near.holds, far.holds, judged(made, [sample(0.7)]).holds) == (True, False, None)
+    share = claim("value", 1, statistic="share below 0.55", value=0.5, margin=0.1)
+    half = Sample(Place("a", "t"), np.array([0.5, 0.6] * 10), tuple(range(20)))
+    assert (judged(share, [half]).holds, judged(share, [half], full=True).holds) == (None, True)
+
+
+# --- Several cases ------------------------------------------------------------------------------------------------
+
+UP, FLAT, DOWN = (
+    [sample(0.8), sample(0.7, noise=OTHER)],
+    [sample(0.7), sample(0.7, noise=OTHER)],
+    [sample(0.7), sample(0.8, noise=OTHER)],
+)
+
+
+def scoped(scope, *cases):
+    unique = [
+        [Sample(Place(f"{i} {j}", "t"), each.values, each.seeds) for j, each in enumerate(case)]
+        for i, case in enumerate(cases)
+    ]
+    return judged(claim("greater", scope=scope, cases=len(cases)), unique)
+
+
+def test_how_many_cases_must_hold():
+    assert scoped("every", UP, UP).holds is True
+    assert scoped("every", UP, FLAT).holds is False
+    assert scoped("most", UP, UP, FLAT).holds is True
+    assert scoped("most", UP, FLAT, FLAT).holds is False
+    assert scoped("not every", UP, DOWN).holds is True
+    assert scoped("not every", UP, UP).holds is False
+    found = scoped("every", UP, DOWN)
+    assert "1 of 2 cases lie as claimed, 1 are shown to; in 1 the opposite is shown" in found.measured
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=9))
+def test_most_is_a_partial_conjunction(ps):
+    made = claim("greater", scope="most")
+    found = [Outcome(p < 0.05, p, None, 20, "", "") for p in ps]
+    needed = len(ps) // 2 + 1
+    expected = min(1.0, (len(ps) - needed + 1) * sorted(ps)[needed - 1])
+    holds, p = _combined(made, found)
+    assert (holds, p) == (expected < 0.05, pytest.approx(expected))
+    assert _combined(claim("greater"), found) == (max(ps) < 0.05, max(ps))
+
+
+def test_a_partial_conjunction_is_rarely_wrong():
+    """If half of the cases are true nulls and the others as clear as can be, `most` is claimed in 5 % at most."""
+    random = np.random.default_rng(1)
+    ps = np.sort(random.random((4000, 4)), axis=1)
+    wrong = 0
+    for row in ps:
+        found = [Outcome(p < 0.05, p, None, 20, "", "") for p in (*[1e-9] * 4, *row)]
+        wrong += _combined(claim("greater", scope="most"), found)[0] is True
+    assert wrong / len(ps) < 0.06
+
+
+def test_what_is_not_run_is_left_out_and_said():
+    found = judged(claim("greater", cases=2), [UP, [None, None]])
+    assert found.holds is True
+    assert "1 of 2 cases are not run at this scale" in found.measured
+    nothing = judged(claim("greater"), [None, None])
+    assert (nothing.holds, nothing.n) == (None, 0)
+
+
+def test_nothing_is_said_while_runs_are_missing():
+    part = Sample(UP[0].place, UP[0].values, UP[0].seeds, missing=2)
+    found = judged(claim("greater"), [part, UP[1]])
+    assert (found.holds, found.how) == (None, "some runs have not ended yet")
+
+
+def test_cases_that_fall_together_count_once():
+    found = judged(claim("greater", cases=3), [UP, UP, UP])
+    assert "cases" not in found.how
