@@ -46,11 +46,14 @@ def options(world, *more):
     return ["--model", world / "encoder", "--steps", 4, "--lr", "3e-3", "--max-length", 32, "--seeds", 2, *more]
 
 
+PAPER = [["paper", name] for name in ("list", "run", "report")]
 STUDY = [["study", name] for name in ("plan", "run", "status", "watch", "report", "export")]
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["fit"], ["predict"], ["methods"], ["demo"], ["compare"], ["study"], *STUDY], ids=" ".join
+    "command",
+    [[], ["fit"], ["predict"], ["methods"], ["demo"], ["compare"], ["study"], *STUDY, ["paper"], *PAPER],
+    ids=" ".join,
 )
 def test_every_command_explains_itself_with_an_example(command):
     text = CliRunner().invoke(cli.app, [*command, "--help"]).stdout
