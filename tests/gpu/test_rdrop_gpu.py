@@ -10,6 +10,7 @@ from torch.nn import functional
 from steadytune import Moment, RDrop, rdrop_loss
 from steadytune.kernels.rdrop import chunked_rdrop_loss, fused_rdrop_loss
 from steadytune.kernels.rdrop_rows import Terms, row_losses_, row_losses_torch_
+from steadytune.methods import rdrop_quick
 from steadytune.methods.late_logits import LARGE_VOCABULARY, LateLogits
 from steadytune.methods.rdrop import VARIANTS
 
@@ -18,6 +19,11 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-2, torch.float16: 2e-3}  # of a relative error; tf32 included
+
+
+@pytest.fixture(autouse=True)
+def kernels_on_the_device(monkeypatch):
+    monkeypatch.setattr(rdrop_quick, "DEVICES", {"cpu", "cuda"})
 
 
 def error(found, expected):

@@ -152,6 +152,8 @@ def test_more_seeds_in_the_file_are_more_trials(done, world):
 
 def test_settings_are_chosen_on_validation_and_then_reported(world):
     base = {**SETTINGS, "steps": 40}
+    planned = read_status(prepare(write(world, "waits", sweep={"lr": [1e-9, 3e-3]}, choose={"seeds": 2})).folder)
+    assert (planned.total, planned.unplanned, planned.over) == (8, 4, False)
     file = write(world, "tuned", base=base, sweep={"lr": [1e-9, 3e-3]}, choose={"seeds": 2}, seeds=3)
     made = steadytune("study", "run", file, "--workers", 2, "--json", cwd=world)
     assert made.returncode == 0, made.stderr
@@ -160,6 +162,7 @@ def test_settings_are_chosen_on_validation_and_then_reported(world):
     assert len(results.reported["reviews", "standard"]) == 3
     assert len(results.tuning["reviews", "standard, lr=1e-09"]) == 2
     assert {t.status for t in results.trials} == {"finished"}
+    assert read_status(world / "tuned-study").over
     assert json.loads(made.stdout)["trials"] == 2 * (2 * 2 + 1)  # two of the three reported seeds were run already
 
 

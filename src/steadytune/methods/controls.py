@@ -22,7 +22,7 @@ from steadytune.methods.base import RDROP, Method, Moment, Site, check_choice, c
 from steadytune.methods.loss import kind_of, labels_of
 from steadytune.methods.passes import FORWARDS, forwards, refuse_if_noiseless
 from steadytune.methods.rdrop import REGRESSION, fit
-from steadytune.methods.rdrop_quick import quick_nll
+from steadytune.methods.rdrop_quick import may_be_late, quick_nll
 
 
 def nll_only_loss(
@@ -82,7 +82,7 @@ class NLLOnly(Method):
         if self.is_null() or not model.training:
             return None
         labels = labels_of(batch)
-        passes, late = self.passes, self.passes % 2 == 0
+        passes, late = self.passes, self.passes % 2 == 0 and may_be_late(model)
         logits, outputs = forwards(model, batch, "NLLOnly", times=passes, forward=self.forward, late_logits=late)
         kind = kind_of(model, logits[0], labels)
         loss = quick_nll(logits, labels, kind, self.label_smoothing)

@@ -28,7 +28,7 @@ from steadytune.errors import SteadytuneError
 from steadytune.methods.base import RDROP, Method, Moment, Site, check_at_least, check_choice, check_probability, method
 from steadytune.methods.loss import KINDS, aligned, full_precision, kept, kind_of, labels_of, masked_mean, nll
 from steadytune.methods.passes import FORWARDS, forwards, refuse_if_noiseless
-from steadytune.methods.rdrop_quick import quick_loss
+from steadytune.methods.rdrop_quick import may_be_late, quick_loss
 
 REDUCTIONS = ("mean", "sum", "batchmean", "elements", "none")
 REGRESSION = ("unsquared", "squared")
@@ -196,7 +196,8 @@ class RDrop(Method):
         if self.is_null() or not model.training:
             return None
         labels = labels_of(batch)
-        (logits_1, logits_2), outputs = forwards(model, batch, "RDrop", forward=self.forward, late_logits=True)
+        late = may_be_late(model)
+        (logits_1, logits_2), outputs = forwards(model, batch, "RDrop", forward=self.forward, late_logits=late)
         kind = kind_of(model, logits_1, labels)
         form, alpha, smoothing = VARIANTS[self.variant], self.alpha_at(moment), self.label_smoothing
         mask = batch.get("attention_mask") if form.mask == "attention" and logits_1.ndim == 3 else None

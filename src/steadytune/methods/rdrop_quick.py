@@ -4,7 +4,8 @@
     large vocabulary    from hidden states and the output matrix, in chunks                   chunked_rdrop_loss
     anything else       not here: regression, several labels, logits that exist already       rdrop_loss
 
-The second row needs logits that were not computed yet (late_logits.py). First derivatives only.
+The second row needs logits that were not computed yet (late_logits.py). First derivatives only. On devices that are
+not in DEVICES every loss is the third row's.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from steadytune.kernels.rdrop import chunked_rdrop_loss, fused_rdrop_loss
 from steadytune.methods.late_logits import LARGE_VOCABULARY, LateLogits
 from steadytune.methods.loss import aligned
+
+# Where these kernels have been run. "cuda" joins when tests/gpu/test_rdrop_gpu.py has passed on a real device.
+DEVICES = {"cpu"}
 
 
 class Form(Protocol):
@@ -42,7 +46,7 @@ def quick_loss(
     mask: Tensor | None = None,
 ) -> Tensor | None:
     """`rdrop_loss` by a kernel; None where there is none for it."""
-    if kind in ("regression", "multilabel"):
+    if kind in ("regression", "multilabel") or logits_1.device.type not in DEVICES:
         return None
     labels = aligned(labels, kind).reshape(logits_1.shape[:-1])
     mask = None if mask is None else aligned(mask.bool(), kind)
@@ -75,6 +79,11 @@ def quick_loss(
         factor=form.factor,
         mask=mask,
     )
+
+
+def may_be_late(model: nn.Module) -> bool:
+    """Whether the model's logits may be left to these kernels."""
+    return all(parameter.device.type in DEVICES for parameter in model.parameters())
 
 
 def quick_nll(logits: list[Tensor], labels: Tensor, kind: str, label_smoothing: float = 0.0) -> Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,11 +13,11 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.live import Live
 
+from steadytune.signals import stop_on_signals
 from steadytune.study.screen import columns, duration, show_status
 from steadytune.study.status import Status, read_status, study_folder
 
 _PLAIN_EVERY = 30  # ticks between lines where the output is not a terminal
-_INTERRUPTED = 130  # the exit code after Ctrl-C
 _PHASE = {"choose": "tune", "report": ""}
 On = Literal["local", "ray"]
 
@@ -92,35 +93,35 @@ def run_study(
             ledger.retry_failed()
     folder = prepared.folder
 
-    with _Screen(folder, console) as screen:
+    with stop_on_signals() as stop, _Screen(folder, console) as screen:
 
         def tick() -> int:
             added = prepared.replan_()
             screen.tick()
             return added
 
+        where: dict[str, Any] = {"workers": workers, "per_gpu": per_gpu, "threads": threads}
+        where |= {"on_tick": tick, "stop": stop}
         if on == "ray":
             from steadytune.study.ray import run_ray
 
-            ended = run_ray(prepared, address=address, per_gpu=per_gpu, workers=workers, threads=threads, on_tick=tick)
+            ended = run_ray(prepared, address=address, **where)
         else:
             from steadytune.study.local import run_local
 
-            ended = run_local(prepared.ledger, workers=workers, per_gpu=per_gpu, threads=threads, on_tick=tick)
+            ended = run_local(prepared.ledger, **where)
     status = read_status(folder)
     if as_json:
         print(json.dumps(status.to_data()))
     elif not quiet:
         if prepared.plan.hopeless:
             groups = ", ".join(f"{group} on {task}" for task, group in prepared.plan.hopeless)
-            console.print(
-                f"[red]No choice could be made for {groups}: every tuning run crashed.[/red]", highlight=False
-            )
+            console.print(f"No choice could be made for {groups}: every tuning run crashed.", style="red", markup=False)
         if ended:
             console.print(f"\nThe report:  steadytune study report {folder}", highlight=False, markup=False)
     if not ended:
         console.print("Stopped, with checkpoints. The same command goes on from there.", style="yellow")
-        return _INTERRUPTED
+        return 128 + (stop.signal or signal.SIGINT)
     return 1 if status.counts["failed"] else 0
 
 

@@ -28,7 +28,7 @@ from steadytune.recipe import Recipe
 from steadytune.strict import BadValue, build, nearest
 from steadytune.study.results import TaskInfo
 from steadytune.tasks import acceptability, baselines, glue, image, language_model, splits, text, translation
-from steadytune.tasks.base import SPLITS, Baseline, Data, Notes, Rows
+from steadytune.tasks.base import SPLITS, Baseline, Data, Kind, Notes, Rows
 
 Place = str | float | None
 
@@ -90,36 +90,51 @@ class Images:
         return image.load(base / self.images, validation=self.validation, test=self.test, metric=self.metric)
 
 
-@dataclass(frozen=True)
-class Translation:
+@dataclass(frozen=True, kw_only=True)
+class _Pairs:
+    """Texts that are turned into other texts."""
+
+    source: str
+    target: str
+    validation: Place = 0.05
+    test: Place = 0.05
+    metric: str | None = None
+
+    def _load(self, base: Path, path: str, kind: Kind) -> Data:
+        def place(value: Place) -> Place:  # a name such as test_2016_flickr is a prefix inside the folder
+            return _place(base, value) if isinstance(value, str) and (base / value).exists() else value
+
+        return translation.load(
+            _place(base, path),
+            source=self.source,
+            target=self.target,
+            kind=kind,
+            validation=place(self.validation),
+            test=place(self.test),
+            metric=self.metric,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(_Pairs):
     """A folder of parallel files, or a table."""
 
     word: ClassVar[str] = "translation"
     translation: str
-    source: str
-    target: str
-    validation: Place = 0.05
-    test: Place = 0.05
-    metric: str | None = None
 
     def load(self, base: Path) -> Data:
-        return _pairs(self, base, self.translation, "translation")
+        return self._load(base, self.translation, "translation")
 
 
-@dataclass(frozen=True)
-class Summarization:
+@dataclass(frozen=True, kw_only=True)
+class Summarization(_Pairs):
     """A table of texts and their summaries."""
 
     word: ClassVar[str] = "summarization"
     summarization: str
-    source: str
-    target: str
-    validation: Place = 0.05
-    test: Place = 0.05
-    metric: str | None = None
 
     def load(self, base: Path) -> Data:
-        return _pairs(self, base, self.summarization, "summarization")
+        return self._load(base, self.summarization, "summarization")
 
 
 @dataclass(frozen=True)
@@ -240,21 +255,6 @@ def located(recipe: Recipe, base: Path) -> Recipe:
 def _place(base: Path, value: Any) -> Any:
     """A path relative to the study file; shares of rows and hub names are what they are."""
     return str(base / value) if isinstance(value, str) and not value.startswith("hub:") else value
-
-
-def _pairs(task: Translation | Summarization, base: Path, path: str, kind: Any) -> Data:
-    def place(value: Place) -> Place:  # a name such as test_2016_flickr is a prefix inside the folder
-        return _place(base, value) if isinstance(value, str) and (base / value).exists() else value
-
-    return translation.load(
-        _place(base, path),
-        source=task.source,
-        target=task.target,
-        kind=kind,
-        validation=place(task.validation),
-        test=place(task.test),
-        metric=task.metric,
-    )
 
 
 def _with(data: Data, rows: Mapping[str, Rows]) -> Data:

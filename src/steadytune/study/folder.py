@@ -59,7 +59,7 @@ class Prepared:
         with Ledger.open(self.ledger) as ledger:
             ended = ended_trials(ledger, self.study)
             self.plan = plan(self.study, self.tasks, ended)
-            return ledger.plan(self.plan.rows(self.study.keep_models))
+            return _record(ledger, self.plan, self.study)
 
 
 def inspect(
@@ -97,7 +97,7 @@ def prepare(file: str | Path, out: str | Path | None = None, report: Callable[[s
             if known.get(name) != value:
                 ledger.set_meta(name, value)
         made = plan(study, tasks, ended_trials(ledger, study))
-        new = ledger.plan(made.rows(study.keep_models))
+        new = _record(ledger, made, study)
     write_text(folder / FILE, study.text)
     return Prepared(folder, study, tasks, data, base, made, new)
 
@@ -154,6 +154,14 @@ def ended_trials(ledger: Ledger, study: Study) -> dict[str, Ended]:
 
 def task_info(data: Mapping[str, Any]) -> TaskInfo:
     return TaskInfo(**{**data, "baseline": Baseline(**data["baseline"])})
+
+
+def _record(ledger: Ledger, made: Plan, study: Study) -> int:
+    """The planned trials, then how many wait for a choice: who watches never sees neither."""
+    new = ledger.plan(made.rows(study.keep_models))
+    if ledger.meta.get("unplanned", 0) != made.unplanned:
+        ledger.set_meta("unplanned", made.unplanned)
+    return new
 
 
 def _meta(study: Study, tasks: Mapping[str, TaskInfo], folder: Path, base: Path) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from steadytune.study.status import Running, Status, read_status
 
+_BAR = 60  # characters
 _SHOWN = 12  # running trials that fit on a screen
 _COLOURS = {"finished": "green", "running": "cyan", "pending": "dim", "diverged": "yellow", "failed": "red"}
 
@@ -37,8 +37,11 @@ def show_status(status: Status) -> RenderableType:
     counts = Text("   ").join(
         Text(f"{count} {name}", style=_COLOURS[name]) for name, count in status.counts.items() if count
     )
-    left = "" if status.ended == status.total else f"   time left: {duration(status.seconds_left)}"
-    bar = ProgressBar(total=max(1, status.total), completed=status.ended, width=60)
+    left = "" if status.over else f"   time left: {duration(status.seconds_left)}"
+    if status.unplanned:
+        left += f", and {status.unplanned} trials more, which wait for a choice"
+    done = _BAR * status.ended // max(1, status.total)
+    bar = Text.assemble(("━" * done, "green"), ("━" * (_BAR - done), "dim"))
     parts: list[RenderableType] = [title, bar, counts + Text(left)]
     if status.running:
         parts += [Text(), _running(status)]
@@ -55,7 +58,7 @@ def watch(folder: str | Path, console: Console, every: float = 1.0, stop: Callab
         while True:
             status = read_status(folder)
             live.update(show_status(status), refresh=True)
-            if status.ended == status.total or (stop is not None and stop()):
+            if status.over or (stop is not None and stop()):
                 return status
             time.sleep(every)
 

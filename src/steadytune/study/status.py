@@ -52,10 +52,16 @@ class Status:
     leaders: Sequence[Leader]
     failures: Sequence[tuple[str, str]]  # (what, last line of its traceback), the newest first
     seconds_left: float | None  # by the recent trials; None while nothing has ended
+    unplanned: int = 0  # trials that follow when their settings are chosen
 
     @property
     def total(self) -> int:
         return sum(self.counts.values())
+
+    @property
+    def over(self) -> bool:
+        """Nothing runs, and nothing will."""
+        return self.ended == self.total and not self.unplanned
 
     @property
     def ended(self) -> int:
@@ -67,6 +73,7 @@ class Status:
             "folder": self.folder,
             "trials": self.total,
             **self.counts,
+            "unplanned": self.unplanned,
             "seconds_left": self.seconds_left,
             "running_now": [vars(each) for each in self.running],
             "best": [vars(each) for each in self.leaders],
@@ -96,7 +103,9 @@ def read_status(folder: str | Path, now: float | None = None) -> Status:
     failed = sorted((row for row in rows if row.status == "failed"), key=lambda row: -(row.ended or 0.0))
     failures = [(_called(row), row.error.strip().rpartition("\n")[2]) for row in failed]
     left = _left(rows, counts, now)
-    return Status(str(meta.get("name", "")), str(folder), counts, running, _leaders(rows, meta), failures, left)
+    unplanned = int(meta.get("unplanned", 0))
+    name, leaders = str(meta.get("name", "")), _leaders(rows, meta)
+    return Status(name, str(folder), counts, running, leaders, failures, left, unplanned)
 
 
 def _called(row: TrialRow) -> str:
