@@ -168,7 +168,7 @@ def padded_tokens(recipe: Recipe, encoded: Encoded) -> tuple[int, int]:
     cut = whole = 0
     for batch in Order(len(sizes), recipe.batch_size, STREAMS).batches(1, (recipe.steps or 2) - 1):
         here = sizes[batch]
-        chunks = Cutter(CHUNK_COST["cpu"]).chunks(here)
+        chunks = Cutter(CHUNK_COST).chunks(here)
         cut += sum(len(part) * int(round_up(here[part]).max()) for part in chunks)
         whole += len(batch) * int(here.max())
     return cut, whole

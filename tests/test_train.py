@@ -28,6 +28,7 @@ from steadytune import (
     Streams,
 )
 from steadytune.engine.batches import Order, collate
+from steadytune.engine.chunk import Chunk
 from steadytune.engine.encode import encode
 from steadytune.engine.evaluate import Search, predict, score
 from steadytune.engine.gradients import BatchGradient
@@ -222,10 +223,8 @@ def test_masks_are_counted_as_if_a_step_were_one_forward(folder, monkeypatch):
 def test_dropout_differs_between_chunks_and_steps(folder, monkeypatch):
     recipe, encoded = tiny_run("classification", folder, steps=2, micro_batches=2, evaluations=1)
     seen = []
-    plain = BatchGradient._loss
-    monkeypatch.setattr(
-        BatchGradient, "_loss", lambda self, *rest: (seen.append(torch.initial_seed()), plain(self, *rest))[1]
-    )
+    plain = Chunk._loss
+    monkeypatch.setattr(Chunk, "_loss", lambda self, *rest: (seen.append(torch.initial_seed()), plain(self, *rest))[1])
     train(recipe, encoded, STREAMS)
     first = list(seen)
     seen.clear()
@@ -293,10 +292,8 @@ def test_a_run_that_diverges_is_a_result(kind, folder, tmp_path):
 def test_divergence_late_in_a_run_keeps_what_was_measured(folder, monkeypatch):
     recipe, encoded = tiny_run("classification", folder)
     whole, _ = train(recipe, encoded, STREAMS)
-    plain = BatchGradient._loss
-    monkeypatch.setattr(
-        BatchGradient, "_loss", lambda self, b, m: plain(self, b, m) * (math.nan if m.step == 7 else 1.0)
-    )
+    plain = Chunk._loss
+    monkeypatch.setattr(Chunk, "_loss", lambda self, b, m: plain(self, b, m) * (math.nan if m.step == 7 else 1.0))
     result, _ = train(recipe, encoded, STREAMS)
     assert result.losses == whole.losses[:7]
     assert result.history == whole.history[:2]
@@ -308,7 +305,7 @@ def test_divergence_late_in_a_run_keeps_what_was_measured(folder, monkeypatch):
 def test_out_of_memory_halves_the_chunks_and_goes_on(folder, monkeypatch):
     recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.7),))
     whole, _ = train(recipe, encoded, STREAMS)
-    plain = BatchGradient._loss
+    plain = Chunk._loss
 
     def small_memory(self, batch, moment):
         loss = plain(self, batch, moment)  # the masks of a failed forward were drawn
@@ -316,11 +313,11 @@ def test_out_of_memory_halves_the_chunks_and_goes_on(folder, monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return loss
 
-    monkeypatch.setattr(BatchGradient, "_loss", small_memory)
+    monkeypatch.setattr(Chunk, "_loss", small_memory)
     result, _ = train(recipe, encoded, STREAMS)
     assert np.allclose(result.losses, whole.losses, rtol=2e-5)
     assert "Out of memory at step 1: batches are cut into chunks of at most" in result.notes[0]
-    monkeypatch.setattr(BatchGradient, "_loss", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("full")))
+    monkeypatch.setattr(Chunk, "_loss", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("full")))
     with pytest.raises(SteadytuneError, match="cannot be cut further"):
         train(recipe, encoded, STREAMS)
 

@@ -15,6 +15,7 @@ import torch
 from suite import METHODS, small
 
 from steadytune import CheckpointAverage, Mixout, RDrop, SteadytuneError, Streams
+from steadytune.engine.chunk import Chunk
 from steadytune.engine.encode import encode
 from steadytune.engine.gradients import BatchGradient
 from steadytune.engine.train import train
@@ -76,7 +77,7 @@ def test_stopped_in_mid_epoch_and_at_its_end(name, folder, tmp_path):
 def test_killed_in_the_middle_of_an_accumulation(name, folder, tmp_path, monkeypatch):
     recipe, encoded = tiny_run("classification", folder, methods=(small(name),), micro_batches=3)
     whole = train(recipe, encoded, STREAMS)
-    plain, calls = BatchGradient._loss, []
+    plain, calls = Chunk._loss, []
 
     def failing(self, batch, moment):
         calls.append(moment.step)
@@ -85,7 +86,7 @@ def test_killed_in_the_middle_of_an_accumulation(name, folder, tmp_path, monkeyp
         return plain(self, batch, moment)
 
     with monkeypatch.context() as patch:
-        patch.setattr(BatchGradient, "_loss", failing)
+        patch.setattr(Chunk, "_loss", failing)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, encoded, STREAMS, tmp_path, save_every=0.0)
     assert len(calls) >= 4 * 3 + 2
@@ -114,14 +115,14 @@ def test_stopped_after_every_single_step(folder, tmp_path):
 
 def test_after_memory_ran_out(folder, tmp_path, monkeypatch):
     recipe, encoded = tiny_run("classification", folder)
-    plain = BatchGradient._loss
+    plain = Chunk._loss
 
     def small_memory(self, batch, moment):
         if batch["input_ids"].numel() > 60:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return plain(self, batch, moment)
 
-    monkeypatch.setattr(BatchGradient, "_loss", small_memory)
+    monkeypatch.setattr(Chunk, "_loss", small_memory)
     whole = train(recipe, encoded, STREAMS)
     assert len(whole[0].notes) == 2  # halved, and halved again
     assert_same_run(in_pieces(recipe, encoded, tmp_path, (4,)), whole)

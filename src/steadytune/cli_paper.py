@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from steadytune.cli_study import AsJson, On, Quiet, Workers
+from steadytune.cli_study import AsJson, On, PerGpu, Quiet, Workers
 
 paper = typer.Typer(
     help="The papers' tables and figures: run each as a study, and see what came out beside what was published.",
@@ -60,7 +60,7 @@ def run(
         str | None, typer.Option(help="Of the Ray cluster; without it, Ray's own default.", metavar="ADDRESS")
     ] = None,
     workers: Workers = None,
-    per_gpu: Annotated[int | None, typer.Option(min=1, help="Trials at a time on each GPU.")] = None,
+    per_gpu: PerGpu = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per trial; changes the last bits.")] = 1,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run failed trials again.")] = False,
     quiet: Quiet = False,
@@ -108,6 +108,10 @@ def report(
     record: Annotated[
         str | None, typer.Option(help="Also keep a small record there: JSON, CSV, Markdown, SVG.", metavar="DIR")
     ] = None,
+    note: Annotated[
+        list[str] | None,
+        typer.Option(help="A sentence to be said with it: what was different.", metavar="TEXT"),
+    ] = None,
     pages: Annotated[bool, typer.Option(help="Also write report.html of every study behind it.")] = True,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -122,7 +126,7 @@ def report(
     from steadytune.papers.run import Workshop, scale_of
 
     workshop = Workshop(Path(out), scale.value if scale is not None else scale_of(id, Path(out)))
-    made = make_report(id, workshop)
+    made = make_report(id, workshop, note or ())
     console = Console(quiet=quiet or as_json)
     print_report(made, console)
     paths = write_files(made, workshop.folder(id) / "report")
@@ -135,6 +139,22 @@ def report(
         console.print(str(path), markup=False, highlight=False, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(made.record()))
+
+
+@paper.command(epilog="Example:  steadytune paper results docs/results")
+def results(
+    folder: Annotated[str, typer.Argument(help="Of records that `paper report --record` has made.", metavar="DIR")],
+    quiet: Quiet = False,
+) -> None:
+    """Write DIR.md: all records on one page, claim by claim, and what has not been run."""
+    from steadytune.papers.results_page import results_page
+    from steadytune.study.new_file import write_text
+
+    records = Path(folder)
+    page = records.parent / f"{records.name}.md"
+    write_text(page, results_page(records))
+    if not quiet:
+        typer.echo(str(page))
 
 
 def _data(given: str | None, scale: Scale) -> Path:

@@ -27,6 +27,10 @@ Place = Annotated[str, typer.Argument(help="A study's folder, or its file.", met
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Worker processes; by default one per core or GPU.")]
+PerGpu = Annotated[
+    str | None,
+    typer.Option(help="Trials at a time on each GPU: a number, or auto for what it has room for.", metavar="K"),
+]
 
 
 @study.command(epilog="Example:  steadytune study plan table1.yaml --price 2.50")
@@ -52,7 +56,7 @@ def run(
         str | None, typer.Option(help="Of the Ray cluster; without it, Ray's own default.", metavar="ADDRESS")
     ] = None,
     workers: Workers = None,
-    per_gpu: Annotated[int | None, typer.Option(min=1, help="Trials at a time on each GPU.")] = None,
+    per_gpu: PerGpu = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per trial; changes the last bits.")] = 1,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run failed trials again.")] = False,
     as_json: AsJson = False,

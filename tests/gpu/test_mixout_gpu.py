@@ -10,6 +10,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from steadytune import Mixout, RDrop, Reinit, Streams, apply_
+from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
 from steadytune.methods.mixed_layers import mixed_layers
 
 pytestmark = [
@@ -64,6 +65,17 @@ def test_masks_are_those_of_the_cpu(settings):
 @pytest.mark.parametrize("settings", [{}, {"mask": "element"}, {"gradient": "paper"}, {"layers": "all"}])
 def test_gradients_are_those_of_the_cpu(settings):
     assert_close(gradients(mixed("cuda", **settings)), gradients(mixed("cpu", **settings)), 1e-4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient": "paper"}, {"share_qkv": True}, {"layers": "all"}])
+def test_a_pool_and_kept_columns_give_the_gradients_of_the_cpu(settings):
+    model, reference = mixed("cuda", **settings), mixed("cpu", **settings)
+    pool = MaskPool(model)
+    assert not pool.forecast(2).any()
+    use_kept_columns_(model, True)
+    model.register_forward_pre_hook(lambda *_: pool.draw_())
+    assert_close(gradients(model), gradients(reference), 1e-4)
+    assert set(pool.calls().values()) == {2}
 
 
 @pytest.mark.parametrize("passes", [1, 2])

@@ -139,6 +139,23 @@ def test_closure_runs_with_gradients_and_its_loss_comes_back():
     assert torch.allclose(w, torch.tensor([0.9, -1.9]))
 
 
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_factor_of_the_gradient_and_zeros_afterwards(zero):
+    mine, theirs = weights(), weights()
+    ours, expected = AdamW(mine, lr=0.1, weight_decay=0.1), AdamW(theirs, lr=0.1, weight_decay=0.1)
+    for i in range(3):
+        set_grads_(mine, i), set_grads_(theirs, i)
+        given = [p.grad.clone() for p in mine]
+        places = [p.grad.data_ptr() for p in mine]
+        for p in theirs:
+            p.grad *= 0.25
+        assert ours.step(grad_factor=torch.tensor(0.25), zero_grads=zero) is None
+        expected.step()
+        assert identical(mine, theirs)
+        assert identical([p.grad for p in mine], [torch.zeros_like(g) if zero else g for g in given])
+        assert [p.grad.data_ptr() for p in mine] == places
+
+
 # --- without: BERTAdam ------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +241,21 @@ def test_state_is_exchangeable_with_torch():
     results = [run(o, p, 3, 3) for o, p in [(from_torch, mine_2), (from_ours, theirs_2), (torchs, theirs)]]
     assert identical(results[0], results[2])
     assert identical(results[1], results[2])
+
+
+def test_a_learning_rate_that_is_a_tensor_stays_one_and_takes_the_loaded_value():
+    params = weights()
+    optimizer = AdamW([{"params": params[:2], "lr": 0.1}, {"params": params[2:]}], lr=0.2)
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer.lr_on_device_()
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert [rate.dtype for rate in rates] == [torch.float64] * 2
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 0.5)
+    assert [float(rate) for rate in rates] == [0.05, 0.1]
+    optimizer.load_state_dict(saved)
+    assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, rates))
+    assert [float(rate) for rate in rates] == [0.1, 0.2]
+    assert not optimizer.capturable()  # on a CPU
 
 
 @pytest.mark.parametrize("other", ["amsgrad", "maximize"])

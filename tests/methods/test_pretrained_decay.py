@@ -7,6 +7,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from steadytune.errors import NoEffect, SteadytuneError
+from steadytune.methods.adamw import AdamW
 from steadytune.methods.base import Site, check_methods
 from steadytune.methods.pretrained_decay import PretrainedDecay, anchored_names
 from steadytune.methods.weight_decay import WeightDecay, decay_penalty, decayed_names
@@ -165,6 +166,38 @@ def test_leaves_the_usual_weight_decay_alone_and_combines_with_it():
     group = torch.optim.AdamW(model.parameters(), weight_decay=0.25)
     attach_(model, group)
     assert group.param_groups[0]["weight_decay"] == 0.25
+
+
+@pytest.mark.parametrize("forms", [("decoupled", "decoupled"), ("decoupled", "l2"), ("l2", "decoupled"), ("l2", "l2")])
+def test_merged_into_our_adamw_it_is_the_hook_bit_for_bit(forms):
+    """torch.optim.AdamW(foreach=True) is our AdamW bit for bit, and runs the decays as hooks before its step."""
+    mine, theirs = bert(), bert()
+    ours = AdamW(mine.parameters(), lr=0.1, weight_decay=0.25)
+    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, weight_decay=0.25, foreach=True)
+    for model, optimizer in ((mine, ours), (theirs, torchs)):
+        site = site_of(model)
+        for method in (WeightDecay(0.5, form=forms[0]), PretrainedDecay(0.7, form=forms[1])):
+            method.step_hook(site).attach_(optimizer)
+    assert not ours._optimizer_step_pre_hooks
+    assert len(torchs._optimizer_step_pre_hooks) == 2
+    for i in range(4):
+        set_grads_(mine, i), set_grads_(theirs, i)
+        ours.step(), torchs.step()
+        assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), theirs.parameters()))
+
+
+@pytest.mark.parametrize("form", ["decoupled", "l2"])
+def test_a_factor_of_the_gradient_leaves_out_what_decay_adds(form):
+    """As clipping does, which comes before l2."""
+    mine, theirs = bert(), bert()
+    ours, expected = (AdamW(m.parameters(), lr=0.1) for m in (mine, theirs))
+    attach_(mine, ours, decay=0.7, form=form), attach_(theirs, expected, decay=0.7, form=form)
+    for i in range(3):
+        set_grads_(mine, i), set_grads_(theirs, i)
+        for p in theirs.parameters():
+            p.grad *= 0.25
+        ours.step(grad_factor=torch.tensor(0.25)), expected.step()
+        assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), theirs.parameters()))
 
 
 def test_decay_0_is_the_baseline():

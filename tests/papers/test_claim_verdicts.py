@@ -221,3 +221,17 @@ def test_nothing_is_said_while_runs_are_missing():
 def test_cases_that_fall_together_count_once():
     found = judged(claim("greater", cases=3), [UP, UP, UP])
     assert "cases" not in found.how
+
+
+def test_a_trend_is_read_from_the_points_that_were_run():
+    """A small scale tries fewer values; a comparison of two cells, or fewer than three points, is left out."""
+    rising = [sample(0.5), None, sample(0.6), None, sample(0.8, noise=OTHER)]
+    found = judged(claim("rising", 5), rising)
+    assert found.holds is True
+    assert found.p_value == judged(claim("rising", 3), [rising[0], rising[2], rising[4]]).p_value
+    assert "3 of 5 points are run at this scale" in found.measured
+    assert judged(claim("rising", 5), [rising[0], None, None, None, rising[4]]).holds is None
+    best = [sample(0.8), None, sample(0.6, noise=OTHER), sample(0.5)]
+    assert judged(claim("best", 4), best).holds is True
+    assert judged(claim("best", 4), [None, *best[:1], *best[2:]]).holds is None  # the one that is meant is not there
+    assert judged(claim("narrower", 4), [sample(0.7), None, sample(0.8), sample(0.7)]).holds is None

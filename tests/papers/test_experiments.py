@@ -22,6 +22,7 @@ from steadytune.papers.report import make_report
 from steadytune.papers.report_files import print_report, write_files
 from steadytune.papers.run import Workshop, read_part, run_experiment, run_inside, run_part, scale_of, write_study
 from steadytune.papers.settings import SCALES, SMOKE_MODELS, Setting
+from steadytune.papers.studies.parts import RATES_OF
 from steadytune.papers.study_parts import PARTS, in_order
 from steadytune.study.file import read_study
 from steadytune.study.folder import read_results
@@ -136,13 +137,29 @@ def test_seeds_and_rules_of_selection_are_the_papers():
     assert len(study("few-sample/table-2").choose.seeds) == 20
 
 
-def test_evidence_has_at_least_twenty_seeds_at_the_small_scale():
+def test_evidence_has_enough_seeds_at_the_small_scale():
     names = [f"few-sample/{name}" for name in ("figure-2", "table-2", "layers-1k", "longer-1k", "layers", "table-4")]
-    names += ["mixout/table-1", "mixout/figure-4", "rdrop/translation", "rdrop/table-1", "rdrop/table-2"]
-    assert all(len(study(name, "small").seeds) >= 20 for name in names)
+    assert all(len(study(name, "small").seeds) >= 20 for name in [*names, "mixout/table-1"])
     assert len(study("few-sample/figure-9", "small").seeds) == 100
+    assert all(len(study(f"rdrop/{name}", "small").seeds) >= 5 for name in ("translation", "table-1", "table-2"))
     table_2 = study("few-sample/table-2", "small")
     assert (len(table_2.groups), len(table_2.tasks), len(table_2.seeds), table_2.choose) == (8, 4, 20, None)
+
+
+def test_small_runs_are_short():
+    """A few hundred steps each; what has more rows is cut, and a large set is whole where that is the point."""
+    limits = {task: each.limit for task, each in study("few-sample/table-2", "small").tasks.items()}
+    assert limits.pop("RTE") == {}
+    assert all(limit == {"train": 2500} for limit in limits.values())
+    assert study("mixout/table-2", "small").tasks["SST-2"].limit == {}
+    assert all(not each.limit for each in study("few-sample/table-2").tasks.values())  # full: all rows
+
+
+def test_every_chosen_rate_is_chosen_in_some_study():
+    """A column whose rate nobody chose would silently have the default."""
+    tried = {task for name in RATES_OF for task in study(name, "small").tasks}
+    after = [part for part in PARTS.values() if "small" in part.scales and set(part.after) & set(RATES_OF)]
+    assert {task for part in after for task in study(part.name, "small").tasks} <= tried
 
 
 def test_the_mixout_papers_set_up():
@@ -423,6 +440,8 @@ def test_the_command_runs_and_reports(tmp_path):
     assert {path.suffix for path in (tmp_path / "record").iterdir()} == {".md", ".json", ".csv", ".svg"}
     as_data = steadytune("report", "mixout/supplement-e", "--json", "--no-pages")
     assert json.loads(as_data.output)["verdicts"][0]["n"] == 4  # two p, two seeds
+    noted = steadytune("report", "mixout/supplement-e", "--json", "--no-pages", "--note", "On a borrowed machine.")
+    assert json.loads(noted.output)["notes"][-1] == "On a borrowed machine."
     wrong = steadytune("run", "mixout/table-1", "--scale", "small", "--data", tmp_path / "nowhere")
     assert isinstance(wrong.exception, SteadytuneError)
     assert "--data DIR" in str(wrong.exception)

@@ -44,10 +44,10 @@ def test_on_a_cpu_there_is_one_worker_per_core(monkeypatch):
 
 def test_on_gpus_each_worker_sees_one(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert slots(None, ["cuda:0", "cuda:1"], None) == [Slot("cuda", "0"), Slot("cuda", "1")]
-    assert [slot.visible for slot in slots(None, ["cuda:0", "cuda:1"], 3)] == ["0", "1"] * 3
+    assert slots(None, ["cuda:0", "cuda:1"], None) == [Slot("cuda", 1, "0"), Slot("cuda", 1, "1")]
+    assert slots(None, ["cuda:0", "cuda:1"], 3) == [Slot("cuda", 3, "0"), Slot("cuda", 3, "1")]
     assert [slot.visible for slot in slots(3, ["cuda:0", "cuda:2"], None)] == ["0", "2", "0"]
-    assert slots(None, ["cuda"], 2) == [Slot("cuda", "0")] * 2
+    assert slots(None, ["cuda"], 2) == [Slot("cuda", 2, "0")]
 
 
 def test_of_the_gpus_that_were_given_to_us(monkeypatch):

@@ -27,10 +27,18 @@ from steadytune.engine.encode import Encoder, Pixels, Ragged, Split
 from steadytune.methods.loss import IGNORED
 from steadytune.rng import Streams
 
-MULTIPLE = 8  # widths are rounded up to it: fewer shapes, and what tensor cores want
-# What a chunk costs on top of its tokens, in tokens. On a CPU little more than adding up the gradients; on a GPU a
-# forward and backward of a few rows takes as long as one of some thousand tokens.
-CHUNK_COST = {"cpu": 64, "cuda": 4096}
+MULTIPLE = {"cpu": 8, "cuda": 16}  # widths are rounded up to it: few shapes (each is a CUDA graph), full tensor cores
+CHUNK_COST = 64  # of a chunk on a CPU on top of its tokens, in tokens: little more than adding up the gradients
+
+
+def chunk_cost_on_gpu(blocks: int, parameters: int) -> float:
+    """The same on a GPU: the time that a forward and backward take however short the rows, over the time of a token.
+
+    latency of the kernels, some 100 us a block, and reading and writing every weight and gradient (18 bytes each)
+    --------------------------------------------------------------------------------------------------------------
+    6 operations per token and parameter
+    """
+    return (1e-4 * blocks + 18 * parameters / 4e12) / (6 * parameters / 3e14)
 
 
 @dataclass(frozen=True)
@@ -66,37 +74,38 @@ class Cutter:
     least: int = 1  # chunks, where there are as many rows
     bucket: bool = True
     limit: int | None = None  # padded tokens of a chunk, where more did not fit into memory
+    multiple: int = MULTIPLE["cpu"]  # of which widths are
+    grain: int = 1  # rows, by which chunks differ: few shapes
 
     def chunks(self, sizes: np.ndarray) -> list[np.ndarray]:
         """Positions of a batch's rows, chunk by chunk, for rows of these sizes ([rows, 1 or 2])."""
         if not self.bucket:
             return self._small_enough(np.array_split(np.arange(len(sizes)), self.least), sizes)
-        widths = round_up(sizes)
+        widths = round_up(sizes, self.multiple)
         order = np.lexsort((np.arange(len(sizes)), sizes.sum(1), widths.sum(1)))
-        cuts = _cheapest_cuts(widths[order], self.chunk_cost)
+        cuts = _cheapest_cuts(widths[order], self.chunk_cost, self.grain)
         found = self._small_enough([order[start:end] for start, end in itertools.pairwise(cuts)], sizes)
         while len(found) < min(self.least, len(sizes)):
-            largest = max((len(part) > 1, _padded(sizes, part), at) for at, part in enumerate(found))
+            largest = max((len(part) > 1, self.padded(sizes, part), at) for at, part in enumerate(found))
             found = _halved(found, largest[2])
         return found
 
     def _small_enough(self, found: list[np.ndarray], sizes: np.ndarray) -> list[np.ndarray]:
         found = [part for part in found if len(part)]
         while self.limit is not None:
-            large = [at for at, part in enumerate(found) if len(part) > 1 and _padded(sizes, part) > self.limit]
+            large = [at for at, part in enumerate(found) if len(part) > 1 and self.padded(sizes, part) > self.limit]
             if not large:
                 break
             found = _halved(found, large[0])
         return found
 
+    def padded(self, sizes: np.ndarray, rows: np.ndarray) -> int:
+        """Tokens of a chunk after padding."""
+        return int(len(rows) * round_up(sizes[rows], self.multiple).max(0).sum())
 
-def round_up(sizes: np.ndarray) -> np.ndarray:
-    return -(-sizes // MULTIPLE) * MULTIPLE
 
-
-def _padded(sizes: np.ndarray, rows: np.ndarray) -> int:
-    """Tokens of a chunk after padding."""
-    return int(len(rows) * round_up(sizes[rows]).max(0).sum())
+def round_up(sizes: np.ndarray, multiple: int = MULTIPLE["cpu"]) -> np.ndarray:
+    return -(-sizes // multiple) * multiple
 
 
 def _halved(chunks: list[np.ndarray], at: int) -> list[np.ndarray]:
@@ -104,22 +113,26 @@ def _halved(chunks: list[np.ndarray], at: int) -> list[np.ndarray]:
     return [*chunks[:at], chunks[at][:middle], chunks[at][middle:], *chunks[at + 1 :]]
 
 
-def _cheapest_cuts(widths: np.ndarray, chunk_cost: float) -> list[int]:
+def _cheapest_cuts(widths: np.ndarray, chunk_cost: float, grain: int = 1) -> list[int]:
     """Where to cut rows that are sorted by width: the positions 0 = c_0 < c_1 < ... = n with the least
 
         sum over chunks of  rows * widest + chunk_cost
 
-    Dynamic programming over the places where the width changes: elsewhere a cut gains nothing.
+    Dynamic programming over the places where the width changes: elsewhere a cut gains nothing. With a grain, over its
+    multiples.
     """
     n = len(widths)
     if n * widths.max(0).sum() - widths.sum() <= chunk_cost:
         return [0, n]  # all of the padding costs less than one more chunk
     places = [0, *(np.flatnonzero((widths[1:] != widths[:-1]).any(1)) + 1).tolist(), n]
+    if grain > 1:
+        places = sorted({0, n, *range(n % grain or grain, n, grain)})  # what is over goes with the shortest
+    between = [widths[start:end].max(0) for start, end in itertools.pairwise(places)]
     cost, before = [0.0], [0]
     for end in range(1, len(places)):
         best, chosen, widest = math.inf, 0, np.zeros_like(widths[0])
         for start in range(end - 1, -1, -1):
-            widest = np.maximum(widest, widths[places[start]])
+            widest = np.maximum(widest, between[start])
             total = cost[start] + (places[end] - places[start]) * int(widest.sum()) + chunk_cost
             if total < best:
                 best, chosen = total, start
@@ -132,7 +145,14 @@ def _cheapest_cuts(widths: np.ndarray, chunk_cost: float) -> list[int]:
 
 
 def collate(
-    encoder: Encoder, split: Split, rows: np.ndarray, device: torch.device, *, rounded: bool = True, labels: bool = True
+    encoder: Encoder,
+    split: Split,
+    rows: np.ndarray,
+    device: torch.device,
+    *,
+    rounded: bool = True,
+    multiple: int = MULTIPLE["cpu"],
+    labels: bool = True,
 ) -> dict[str, Tensor]:
     """The model's inputs for these rows, padded to the longest of them (rounded up to a multiple of 8)."""
     if split.pixels is not None:
@@ -141,7 +161,7 @@ def collate(
         tokenizer = encoder.tokenizer
         left = tokenizer.padding_side == "left"
         lengths = split.inputs["input_ids"].lengths[rows]
-        width = _width(lengths, rounded, encoder.max_length)
+        width = width_of(lengths, rounded, encoder.max_length, multiple)
         fills = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
         made = {name: each.padded(rows, width, fills[name], left) for name, each in split.inputs.items()}
         places = np.arange(width)
@@ -149,24 +169,24 @@ def collate(
         made["attention_mask"] = there.astype(np.int64)
         batch = {name: _on(array, device) for name, array in made.items()}
     if labels and split.labels is not None:
-        batch["labels"] = _on(_labels(encoder, split, rows, rounded), device)
+        batch["labels"] = _on(_labels(encoder, split, rows, rounded, multiple), device)
     return batch
 
 
-def _labels(encoder: Encoder, split: Split, rows: np.ndarray, rounded: bool) -> np.ndarray:
+def _labels(encoder: Encoder, split: Split, rows: np.ndarray, rounded: bool, multiple: int) -> np.ndarray:
     if isinstance(split.labels, Ragged):
         causal = encoder.task.kind == "language-model"  # labels stand where their tokens do
         left = causal and encoder.tokenizer.padding_side == "left"
         most = encoder.max_length if causal else encoder.max_target_length
-        return split.labels.padded(rows, _width(split.labels.lengths[rows], rounded, most), IGNORED, left)
+        return split.labels.padded(rows, width_of(split.labels.lengths[rows], rounded, most, multiple), IGNORED, left)
     assert split.labels is not None
     return split.labels[rows].astype(np.float32 if encoder.task.kind == "regression" else np.int64)
 
 
-def _width(lengths: np.ndarray, rounded: bool, most: int) -> int:
+def width_of(lengths: np.ndarray, rounded: bool, most: int, multiple: int = MULTIPLE["cpu"]) -> int:
     """Not rounded beyond `most`: the model may have no positions there."""
     longest = int(lengths.max())
-    return max(longest, min(most, -(-longest // MULTIPLE) * MULTIPLE)) if rounded else longest
+    return max(longest, min(most, -(-longest // multiple) * multiple)) if rounded else longest
 
 
 def _on(array: np.ndarray, device: torch.device) -> Tensor:

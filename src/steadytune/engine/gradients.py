@@ -8,6 +8,7 @@ public forms of R-Drop do) must see it whole. Batch normalisation sees chunks.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -15,17 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.apply import Applied
-from steadytune.engine.batches import CHUNK_COST, Cutter, collate, round_up
+from steadytune.engine.batches import CHUNK_COST, MULTIPLE, Cutter, Order, chunk_cost_on_gpu, round_up
+from steadytune.engine.chunk import Chunk, Shape
 from steadytune.engine.encode import TEXT_PAIRS, Encoded
-from steadytune.engine.evaluate import autocast
-from steadytune.engine.noise import Masks, seed_
+from steadytune.engine.graphs import Graphs
+from steadytune.engine.lane import Lane
+from steadytune.engine.masks import Masks
 from steadytune.engine.processes import Processes
 from steadytune.errors import SteadytuneError
+from steadytune.layers import EMBEDDINGS, find_layers
 from steadytune.methods.base import Moment
-from steadytune.methods.loss import call, kind_of, labels_of, logits_of, nll
 from steadytune.methods.rdrop import VARIANTS, RDrop
 from steadytune.recipe import Recipe
-from steadytune.rng import Streams
+from steadytune.rng import Streams, stream_seed
+
+_LOOK_AHEAD = 500  # batches that tell which shapes come often
+_OFTEN = 4  # times in a run that a shape must come to be worth recording
 
 
 class BatchGradient:
@@ -39,70 +45,85 @@ class BatchGradient:
         streams: Streams,
         processes: Processes,
         scaler: torch.amp.GradScaler,
+        lane: Lane,
         bucket: bool = True,
+        graphs: bool = True,
     ) -> None:
-        self.model = applied.site.model
-        self.applied, self.recipe, self.encoded, self.streams = applied, recipe, encoded, streams
-        self.processes, self.scaler = processes, scaler
+        self.model, self.streams, self.processes = applied.site.model, streams, processes
         self.split = encoded.splits["train"]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.masks = Masks(self.model)
         self.notes: list[str] = []
+        self.wants_graphs = graphs
+        self._expected: tuple[Order, int] | None = None
         self.summed = _summing_method(recipe, encoded)
         if self.summed and (recipe.micro_batches > 1 or processes.count > 1):
             raise SteadytuneError(
                 f"{self.summed} adds up over a batch instead of taking its mean, so it cannot be cut into parts: train "
                 "it with micro_batches=1, in one process, or choose variant='paper'."
             )
-        cost = CHUNK_COST.get(processes.device.type, CHUNK_COST["cpu"])
-        self.cutter = Cutter(cost, recipe.micro_batches, bucket and not self.summed)
+        why_plain = "it was not asked for" if not graphs else "several processes train" if processes.count > 1 else ""
+        self.chunk = Chunk(applied, recipe, encoded, scaler, lane, self.masks, self.parameters, why_plain)
+        cut = bucket and not self.summed
+        if processes.device.type == "cuda":
+            grain = max(1, applied.batch_size(recipe.batch_size) // 4)
+            self.cutter = Cutter(_gpu_cost(self.model), recipe.micro_batches, cut, None, MULTIPLE["cuda"], grain)
+        else:
+            self.cutter = Cutter(CHUNK_COST, recipe.micro_batches, cut)
+
+    def expect(self, order: Order, steps: int) -> None:
+        """Tell the chunks which shapes the run will bring often."""
+        if self.chunk.resident is None or self.chunk.why_plain:
+            return
+        if self._expected is None:
+            self.masks.pool_(self.chunk.rehearse)
+        seen: Counter[Shape] = Counter()
+        looked = min(steps, order.steps_per_epoch, _LOOK_AHEAD)
+        for rows in order.batches(0, looked):
+            rows = self._sorted(rows)
+            chunks = self.cutter.chunks(self.split.sizes[rows])
+            seen.update(self.chunk.shape(rows[part], self.cutter.bucket, self.cutter.multiple) for part in chunks)
+        self.chunk.expect(shape for shape, times in seen.items() if times * steps >= _OFTEN * looked)
+        self._expected = (order, steps)
 
     def __call__(self, rows: np.ndarray, moment: Moment) -> Tensor:
-        self.masks.mark()
+        replay = self.masks.begin_()
         while True:
+            self.chunk.loss.zero_()
             try:
-                loss, full = self._own_share(rows, moment), False
+                self._own_share(rows, moment, replay)
+                full = False
             except torch.OutOfMemoryError:
-                loss, full = torch.zeros((), device=self.processes.device), True
+                full = True
             full, *used = self.processes.agree([full, *(p.grad is not None for p in self.parameters)])
             if not full:
                 break
             # Smaller chunks, and the step from its start. Not inside `except`, which keeps the failed tensors alive.
             self._shrink(rows, moment)
         self.processes.sum_gradients_(self.parameters, used)
-        self.processes.sum_([loss])
-        return loss
+        self.processes.sum_([self.chunk.loss])
+        return self.chunk.loss
 
-    def _own_share(self, rows: np.ndarray, moment: Moment) -> Tensor:
-        """Forward and backward of this process's rows; its part of the batch's loss."""
-        split, device, rank = self.split, self.processes.device, self.processes.rank
+    def _own_share(self, rows: np.ndarray, moment: Moment, replay: bool) -> None:
+        """Forward and backward of this process's rows."""
+        split, rank, cutter = self.split, self.processes.rank, self.cutter
         total = float(split.weights[rows].sum())
-        if self.cutter.bucket:
-            rows = rows[np.argsort(split.sizes[rows].sum(1), kind="stable")]
-        mine, counts = rows[rank :: self.processes.count], 1.0
+        mine, counts = self._sorted(rows)[rank :: self.processes.count], 1.0
         if not len(mine):  # fewer rows than processes: a row of another, for nothing, keeps the masks in step
-            mine, counts = rows[:1], 0.0
-        loss = torch.zeros((), device=device)
-        for number, part in enumerate(self.cutter.chunks(split.sizes[mine])):
+            mine, counts = self._sorted(rows)[:1], 0.0
+        for number, part in enumerate(cutter.chunks(split.sizes[mine])):
             if number:
-                self.masks.rewind_()  # one batch, one mixout mask
-            seed_(device, "noise", self.streams.noise, moment.step, rank, number)
-            batch = collate(self.encoded.encoder, split, mine[part], device, rounded=self.cutter.bucket)
-            with autocast(self.recipe.precision, device):
-                chunk_loss = self._loss(batch, moment)
-            chunk_loss = chunk_loss * (counts * float(split.weights[mine[part]].sum()) / total)
-            self.scaler.scale(chunk_loss).backward()
-            loss += chunk_loss.detach()
-        return loss
+                self.masks.again_()  # one batch, one mixout mask
+            seed = stream_seed("noise", self.streams.noise, moment.step, rank, number)
+            share = counts * float(split.weights[mine[part]].sum()) / total
+            self.chunk(mine[part], share, seed, moment, rounded=cutter.bucket, multiple=cutter.multiple, replay=replay)
 
-    def _loss(self, batch: dict[str, Tensor], moment: Moment) -> Tensor:
-        if not self.recipe.label_smoothing:
-            return self.applied.loss(self.model, batch, moment)[0]
-        labels, logits = labels_of(batch), logits_of(call(self.model, batch))
-        return nll(logits, labels, kind_of(self.model, logits, labels), self.recipe.label_smoothing)
+    def _sorted(self, rows: np.ndarray) -> np.ndarray:
+        """By length, where batches are cut by length."""
+        return rows[np.argsort(self.split.sizes[rows].sum(1), kind="stable")] if self.cutter.bucket else rows
 
     def _shrink(self, rows: np.ndarray, moment: Moment) -> None:
-        widest = int(round_up(self.split.sizes[rows]).max(0).sum())
+        widest = int(round_up(self.split.sizes[rows], self.cutter.multiple).max(0).sum())
         limit = (self.cutter.limit or widest * -(-len(rows) // self.processes.count)) // 2
         if limit < widest or self.summed:
             raise SteadytuneError(
@@ -111,14 +132,43 @@ class BatchGradient:
             )
         for parameter in self.parameters:
             parameter.grad = None
-        self.masks.rewind_()
-        self.cutter = replace(self.cutter, limit=limit)
+        self.masks.back_()
+        self.limit_(limit)
         self.notes.append(
             f"Out of memory at step {moment.step + 1}: batches are cut into chunks of at most {limit} tokens now, "
             "and gradients added up."
         )
         if self.processes.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def limit_(self, tokens: int | None) -> None:
+        """Chunks of at most that many padded tokens from now on."""
+        self.cutter = replace(self.cutter, limit=tokens)
+        if self._expected is not None:
+            self.expect(*self._expected)
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """Where work of the run may be recorded; None where nothing is to be."""
+        plain = self.processes.count > 1 or not self.wants_graphs
+        return None if plain else self.chunk.graphs
+
+    def remarks(self) -> list[str]:
+        """What to say at the end of the run."""
+        if self.processes.device.type != "cuda" or not self.wants_graphs or not self.chunk.why_plain:
+            return []
+        return [f"Steps were not recorded as CUDA graphs: {self.chunk.why_plain}."]
+
+
+def _gpu_cost(model: nn.Module) -> float:
+    """What a chunk costs in tokens. Embeddings are looked up, and cost nothing."""
+    try:
+        layers = find_layers(model)
+    except SteadytuneError:
+        return chunk_cost_on_gpu(6, sum(p.numel() for p in model.parameters()))
+    blocks = [part for part in layers.parts() if isinstance(part, int)]
+    weights = [p.numel() for part in layers.parts() if part != EMBEDDINGS for p in layers.parameters(part).values()]
+    return chunk_cost_on_gpu(len(blocks), sum(weights))
 
 
 def _summing_method(recipe: Recipe, encoded: Encoded) -> str | None:
@@ -131,10 +181,3 @@ def _summing_method(recipe: Recipe, encoded: Encoded) -> str | None:
             if reduction == "sum" or (reduction == "batchmean" and tokens):
                 return f"RDrop(variant={item.variant!r})"
     return None
-
-
-def gradient_norm(parameters: list[nn.Parameter], clip: float) -> Tensor:
-    """The norm of all gradients, which are then scaled down to `clip` where they are longer; 0 leaves them."""
-    if clip:
-        return nn.utils.clip_grad_norm_(parameters, clip).detach()
-    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]).detach()

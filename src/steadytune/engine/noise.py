@@ -2,8 +2,7 @@
 
 Inside `private_randomness` torch's, numpy's and Python's global generators belong to the run, which seeds them anew for
 every chunk of every step: dropout is a function of (stream noise, step, process, chunk), so a resumed run needs no
-generator state. Outside they are as they were. Mixout needs no generator (rng.py), but its masks count forwards; all
-chunks of a step must see the mask of that step, as if the batch were one forward.
+generator state. Outside they are as they were. Mixout needs no generator (masks.py).
 """
 
 from __future__ import annotations
@@ -15,10 +14,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import nn
-
-from steadytune.methods.mixed_layers import mixed_layers
-from steadytune.rng import stream_seed
 
 
 @contextmanager
@@ -41,27 +36,11 @@ def private_randomness(device: torch.device, deterministic: bool = False) -> Ite
             np.random.set_state(old)  # noqa: NPY002
 
 
-def seed_(device: torch.device, stream: str, number: int, *labels: object) -> None:
-    """Seed every global generator that a model may draw from, from a stream. Other GPUs are left alone."""
-    seed = stream_seed(stream, number, *labels)
+def seed_(device: torch.device, seed: int) -> None:
+    """Seed every global generator that a model may draw from. Other GPUs are left alone."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 (what model code would draw from)
-
-
-class Masks:
-    """The counters of a model's mixed layers: `mark` remembers them, `rewind_` sets them back. No wait for a GPU."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._counters = [layer.mix_state for _, layer in mixed_layers(model)]
-        self.mark()
-
-    def mark(self) -> None:
-        self._marked = [counter.clone() for counter in self._counters]
-
-    def rewind_(self) -> None:
-        if self._counters:
-            torch._foreach_copy_(self._counters, self._marked)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,14 @@ from steadytune.engine.batches import Order
 from steadytune.engine.distances import Ruler
 from steadytune.engine.encode import Encoded
 from steadytune.engine.evaluate import Predictions, Search, predict, score
-from steadytune.engine.gradients import BatchGradient, gradient_norm
+from steadytune.engine.gradients import BatchGradient
+from steadytune.engine.lane import Lane
 from steadytune.engine.noise import private_randomness
 from steadytune.engine.processes import Processes, join
 from steadytune.engine.result import RunResult, Scores, Status, peak_memory, versions
 from steadytune.engine.saving import RunFolder, copied, load_weights_, pack, unpack_, weights
 from steadytune.engine.state import Progress, State
+from steadytune.engine.update import Update
 from steadytune.errors import SteadytuneError
 from steadytune.methods.averaging import CheckpointAverage, average_weights
 from steadytune.methods.base import Moment
@@ -56,8 +58,11 @@ def train(
     stop: Stop | None = None,
     *,
     bucket: bool = True,
+    graphs: bool = True,
     save_every: float = 60.0,
     deterministic: bool = False,
+    lane: Lane | None = None,
+    keep_weights: bool = True,
 ) -> tuple[RunResult, nn.Module | None]:
     """The record of a run, and the model with its best weights: plain, in eval mode, on its device.
 
@@ -68,12 +73,36 @@ def train(
             finished, is returned as it is. Another recipe, data or streams there are refused.
         stop: asked after each step; true means checkpoint, and end as "stopped".
         bucket: cut batches by length (batches.py); without, each is one chunk, as in Trainer.
+        graphs: on a GPU, record steps as CUDA graphs and replay them. The notes say where that was not possible.
         deterministic: only kernels that give the same bits every time. On a CPU they do anyway; on a GPU it costs time.
+        lane: the run's place among others of this process (lane.py), which has private_randomness around all of them.
+        keep_weights: leave the best weights in `folder` at the end; without, only the record.
     """
     encoded.check(recipe)
     processes = join(device)
-    with private_randomness(processes.device, deterministic):
-        return _run(recipe, encoded, streams, folder, processes, progress, stop, bucket, save_every)
+    options = _Options(progress, stop, bucket, graphs, save_every, keep_weights)
+    if lane is not None:
+        with lane.used():
+            return _run(recipe, encoded, streams, folder, processes, lane, options)
+    lane = Lane(processes.device)
+    with private_randomness(processes.device, deterministic), lane.used():
+        return _run(recipe, encoded, streams, folder, processes, lane, options)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What changes how a run goes, and not what comes out; as in `train`."""
+
+    progress: Callable[[Progress], None] | None
+    stop: Stop | None
+    bucket: bool
+    graphs: bool
+    save_every: float
+    keep_weights: bool
+
+    def asked_to_stop(self) -> bool:
+        stop = self.stop
+        return stop is not None and (stop.is_set() if isinstance(stop, threading.Event) else stop())
 
 
 def _run(
@@ -82,30 +111,31 @@ def _run(
     streams: Streams,
     folder: str | Path | None,
     processes: Processes,
-    progress: Callable[[Progress], None] | None,
-    stop: Stop | None,
-    bucket: bool,
-    save_every: float,
+    lane: Lane,
+    options: _Options,
 ) -> tuple[RunResult, nn.Module | None]:
     began = saved_at = time.perf_counter()
     device, task = processes.device, encoded.task
-    if device.type == "cuda":
+    if device.type == "cuda" and not lane.lanes.several:
         torch.cuda.reset_peak_memory_stats(device)
 
     # --- Build. All of it is a function of (recipe, data, streams), so a resumed run builds the same.
 
-    model, notes = load_model(recipe, task, streams.init, encoded.encoder.tokenizer)
+    with lane.turn():
+        model, notes = load_model(recipe, task, streams.init, encoded.encoder.tokenizer)
     model.to(device).train()
     ruler = Ruler(model)
     applied = apply_(model, recipe.methods, streams=streams)
     ruler.begin(model, applied.site.reinitialised)
     optimizer = applied.optimizer(recipe.lr, recipe.weight_decay)
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
-    gradient = BatchGradient(applied, recipe, encoded, streams, processes, scaler, bucket)
+    gradient = BatchGradient(applied, recipe, encoded, streams, processes, scaler, lane, options.bucket, options.graphs)
     order = Order(len(encoded.splits["train"]), applied.batch_size(recipe.batch_size), streams)
     planned = recipe.planned_steps(order.steps_per_epoch)
     steps = applied.length(planned, order.steps_per_epoch).steps
     lr_factor = applied.scheduler(optimizer, planned, order.steps_per_epoch).lr_lambdas[0]
+    gradient.expect(order, steps)
+    update = Update(optimizer, gradient, scaler, recipe.clip, lane)
     points = evaluation_points(steps, recipe.evaluations)
     average = _average(recipe, len(points))
     state = State(notes=[*encoded.notes, *notes, *ruler.notes, *_left_to_others(recipe)])
@@ -115,13 +145,14 @@ def _run(
     # --- Go on where an earlier call stopped. Weights and moments are loaded; the rest was built above.
 
     identity = {"recipe": recipe.to_data(), "data": encoded.fingerprint, "streams": asdict(streams)}
-    setting = {**versions(device), "processes": processes.count, "bucket": bucket}
+    setting = {**versions(device), "processes": processes.count, "bucket": options.bucket, "graphs": options.graphs}
     run_folder = RunFolder(folder, identity, setting)
     found, said = run_folder.find()
     processes.check_same(-1 if found is None else found.step, "checkpoints")
     if found is not None and "result" in found.data:
         result = RunResult.from_data(found.data["result"])
-        return result, (_plain(model, found.tensors["best"]) if result.status == "finished" else None)
+        best = found.tensors.get("best", {})
+        return result, (_plain(model, best) if best and result.status == "finished" else None)
     if found is not None:
         load_weights_(model, found.tensors["model"])
         unpack_(optimizer, found.tensors["optimizer"], found.data["optimizer"])
@@ -131,7 +162,8 @@ def _run(
         kept.extend(found.tensors[f"kept-{number}"] for number in range(found.data["kept"]))
         state = State(**found.data["state"])
         state.notes += said
-        gradient.cutter = replace(gradient.cutter, limit=state.limit)
+        if state.limit is not None:
+            gradient.limit_(state.limit)
     earlier = state.seconds
 
     def save() -> None:
@@ -166,22 +198,15 @@ def _run(
             )
             break
         factor = lr_factor(state.step)
-        for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * factor
         loss = gradient(rows, Moment(state.step, steps, factor))
-        scaler.unscale_(optimizer)
-        norm = gradient_norm(gradient.parameters, recipe.clip)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        norm = update(factor)
         state.step += 1
-        waiting.append(torch.stack([loss.float(), norm.float()]))
+        waiting.append(torch.stack([loss, norm]))
         state.limit, state.notes, gradient.notes = gradient.cutter.limit, state.notes + gradient.notes, []
 
         # Looking at a loss waits for the GPU, so there it is done now and then.
-        asked = stop is not None and (stop.is_set() if isinstance(stop, threading.Event) else stop())
-        due = folder is not None and time.perf_counter() - saved_at >= save_every
-        asked, due = processes.agree([asked, due])
+        due = folder is not None and time.perf_counter() - saved_at >= options.save_every
+        asked, due = processes.agree([options.asked_to_stop(), due])
         look = device.type == "cpu" or len(waiting) >= _READ_AFTER or state.step in points or asked or due
         problem = state.read_(waiting, scaler.is_enabled()) if look else None
 
@@ -204,10 +229,12 @@ def _run(
             status = "diverged"
             state.notes.append(problem)
             break
-        if progress is not None:
+        if options.progress is not None:
             seconds = earlier + time.perf_counter() - began
             validation = state.history[-1]["validation"] if state.history else None
-            progress(Progress(state.step, steps, seconds, state.losses[-1] if state.losses else None, validation))
+            options.progress(
+                Progress(state.step, steps, seconds, state.losses[-1] if state.losses else None, validation)
+            )
         if asked and state.step < steps:
             save()
             status = "stopped"
@@ -237,6 +264,7 @@ def _run(
     elif status == "diverged" and best:
         load_weights_(model, best)
         best_scores, predictions = scored(state.best["step"], {})
+    state.notes += gradient.remarks() + update.remarks()
     result = RunResult(
         status=status,
         recipe=recipe,
@@ -257,7 +285,8 @@ def _run(
         versions=versions(device),
     )
     if status != "stopped" and processes.first:
-        run_folder.write(state.step, {"best": best} if best else {}, {"result": result.to_data()}, keep=1)
+        left = {"best": best} if best and options.keep_weights else {}
+        run_folder.write(state.step, left, {"result": result.to_data()}, keep=1)
     return result, (_plain(model, best) if status == "finished" else None)
 
 

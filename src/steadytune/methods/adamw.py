@@ -9,12 +9,14 @@
 Without the correction a step is r(t) = (1 - β1^t) / √(1 - β2^t) times as long: 3.2 times at the first, 6.6 times at
 the twelfth, still 2.2 times at step 230, where three epochs of RTE end: a main cause of failed runs, the paper finds.
 
-Relations: `correct_bias=True` is torch.optim.AdamW, bit for bit its `foreach=True` form, and the states are
-exchangeable.
+Relations: `correct_bias=True` is torch.optim.AdamW, bit for bit its `foreach=True` form where no kernel runs, and the
+states are exchangeable.
+On a CUDA device with Triton a step is one pass over the weights (kernels/adamw_triton.py), in which also decay toward
+anchors, a factor of the gradient and zeroing it cost no pass of their own. Nothing waits for the device there, and with
+learning rates that are tensors on it (`lr_on_device_`) the step can be captured in a CUDA graph.
 Caveats: the first BERTAdam decayed the weights after the step; here decay comes first, as in torch. Its
 configurations use eps = 1e-6 (V1). transformers' old AdamW added ε to √v_t before the correction, so with a visible ε
-it was a third thing (D12). Step counts live on the host, so a step neither waits for a GPU nor can be captured in a
-CUDA graph.
+it was a third thing (D12). A graph holds the settings, but not the learning rates, of the time of its capture.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ import torch
 from torch import Tensor
 
 from steadytune.errors import SteadytuneError
+from steadytune.kernels.adamw import adamw_ as adamw_  # the functional form
+from steadytune.kernels.adamw import check_warm, is_fused
+from steadytune.methods.adamw_step import AdamWStep, Decay
 from steadytune.methods.base import FEW_SAMPLE, Method, ParamGroup, check_at_least, method
 
 
@@ -45,57 +50,6 @@ def bias_ratio(t: Any, beta1: float = 0.9, beta2: float = 0.999) -> Any:
     _check_steps(bool((numbers > 0).all()), t)
     ratios = (1.0 - beta1**numbers) / np.sqrt(1.0 - beta2**numbers)
     return float(ratios) if isinstance(t, (int, float)) else ratios
-
-
-@torch.no_grad()
-def adamw_(
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    steps: list[Tensor],
-    *,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    weight_decay: float,
-    eps: float,
-    correct_bias: bool,
-) -> None:
-    """One step of the formula above for parameters w with gradients g, moments m and v, and step counts t, in place.
-
-    `steps` are scalar tensors on the CPU, one per parameter, as in torch.optim.
-    """
-    for chosen in _by_device_and_dtype(params):
-        # A faster kernel for one kind of device and dtype branches off here. Operations and their order are those of
-        # torch.optim's foreach form: other orders round differently.
-        ws, gs, ms, vs, ts = ([of[i] for i in chosen] for of in (params, grads, exp_avgs, exp_avg_sqs, steps))
-        one = torch.tensor(1.0, device="cpu")  # wrapped once: a bare 1 would be wrapped for every parameter
-        torch._foreach_add_(ts, one, alpha=1.0)
-        if weight_decay != 0.0:
-            torch._foreach_mul_(ws, 1 - lr * weight_decay)
-        torch._foreach_lerp_(ms, gs, 1 - beta1)
-        torch._foreach_mul_(vs, beta2)
-        torch._foreach_addcmul_(vs, gs, gs, 1 - beta2)
-        denominators = torch._foreach_sqrt(vs)
-        if correct_bias:
-            counts = [t.item() for t in ts]
-            step_sizes = {t: -(lr / (1 - beta1**t)) for t in set(counts)}  # all parameters usually share one count
-            roots = {t: (1 - beta2**t) ** 0.5 for t in set(counts)}
-            torch._foreach_div_(denominators, [roots[t] for t in counts])
-            torch._foreach_add_(denominators, eps)
-            torch._foreach_addcdiv_(ws, ms, denominators, [step_sizes[t] for t in counts])
-        else:
-            torch._foreach_add_(denominators, eps)
-            torch._foreach_addcdiv_(ws, ms, denominators, -lr)
-
-
-def _by_device_and_dtype(params: list[Tensor]) -> list[list[int]]:
-    """Positions of the parameters that one call can treat together."""
-    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for i, p in enumerate(params):
-        kinds.setdefault((p.device, p.dtype), []).append(i)
-    return list(kinds.values())
 
 
 class _OptimizerOrMethod(type):
@@ -121,7 +75,8 @@ class AdamW(torch.optim.Optimizer, metaclass=_OptimizerOrMethod):
 
     Args:
         params: parameters, or groups of them; a group may carry any of the settings below.
-        lr: α. A tensor is read back to the host in every step.
+        lr: α. A tensor of no dimension, float32 or float64, on the parameters' CUDA device is read there by the
+            kernel; any other is read back to the host in every step.
         betas: (β1, β2).
         eps: ε.
         weight_decay: λ, decoupled, on every parameter of the group.
@@ -150,10 +105,15 @@ class AdamW(torch.optim.Optimizer, metaclass=_OptimizerOrMethod):
             "correct_bias": correct_bias,
         }
         super().__init__(params, defaults)
+        self._step = AdamWStep()
 
+    @torch.no_grad()
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also runs at the end of `load_state_dict`, where the state may be that of a torch.optim.AdamW."""
+        before: dict[Tensor, dict[str, Tensor]] = self.__dict__.get("state", {})
+        rates = [group["lr"] for group in self.__dict__.get("param_groups", [])]
         super().__setstate__(state)
+        self._step = self.__dict__.get("_step") or AdamWStep()  # a copy begins with none: no decays, no tables
         for group in self.param_groups:
             for other in ("amsgrad", "maximize"):
                 if group.get(other):
@@ -161,42 +121,76 @@ class AdamW(torch.optim.Optimizer, metaclass=_OptimizerOrMethod):
                         f"AdamW: the state is of an optimiser with {other}=True, which this one has not."
                     )
             group.setdefault("correct_bias", self.defaults["correct_bias"])
-        for held in self.state.values():
-            held["step"] = torch.as_tensor(held["step"], dtype=torch.float32, device="cpu")  # fused ones sit on the GPU
+        for p, held in self.state.items():
+            where = p.device if isinstance(p, Tensor) and is_fused(p) else "cpu"
+            held["step"] = torch.as_tensor(held["step"], dtype=torch.float32, device=where)
+        # What a CUDA graph may have captured stays where it is and takes the values that were loaded.
+        for group, rate in zip(self.param_groups, rates):
+            if isinstance(rate, Tensor):
+                loaded = group["lr"]
+                group["lr"] = rate.copy_(loaded) if isinstance(loaded, Tensor) else rate.fill_(loaded)
+        for p, old in before.items():
+            if old and is_fused(p):
+                self.state[p] = {key: _overwritten(old[key], self.state[p].get(key)) for key in old}
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch.optim.AdamW has it; step counts that are on a device come to the host."""
+        packed = super().state_dict()
+        packed["state"] = {
+            number: {key: value.cpu() if key == "step" else value for key, value in held.items()}
+            for number, held in packed["state"].items()
+        }
+        return packed
+
+    def lr_on_device_(self) -> None:
+        """Make every group's learning rate a number on the device of its parameters, so that a step can be captured.
+
+        From then on write it with `group["lr"].fill_(value)`, as torch's schedulers do.
+        """
+        for group in self.param_groups:
+            if not isinstance(group["lr"], Tensor):
+                where = group["params"][0].device
+                group["lr"] = torch.full((), group["lr"], dtype=torch.float64, device=where)
+
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold the step, once learning rates are on the device and a step was taken."""
+        return not self._step.why_not_capturable([p for group in self.param_groups for p in group["params"]])
+
+    def merge_(self, decay: Decay) -> None:
+        """From now on `decay` is a part of each step, before the group's own weight decay."""
+        self._step.merge_(decay)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; `closure` evaluates the model again and returns the loss."""
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            raise SteadytuneError(
-                "AdamW: a captured step would repeat one learning rate and one step count for ever. Capture forward "
-                "and backward only, or use torch.optim.AdamW(capturable=True)."
-            )
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        grad_factor: Tensor | None = None,
+        zero_grads: bool = False,
+    ) -> Any:
+        """One step; `closure` evaluates the model again and returns the loss.
+
+        Args:
+            grad_factor: a tensor of no dimension that every gradient is multiplied by in this step, such as
+                min(1, clip / norm); `.grad` keeps what it has, unless decay of the form l2 changes it anyway.
+            zero_grads: leave zeros in every `.grad`, in the memory where it is.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._step.repeat_(self, grad_factor, zero_grads):
+            return loss
+        self._step.check_capture(self)
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            states = [self._state_of(p) for p in params]
-            beta1, beta2 = group["betas"]
-            adamw_(
-                params,
-                [p.grad for p in params],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                [state["step"] for state in states],
-                lr=float(group["lr"]),
-                beta1=beta1,
-                beta2=beta2,
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                correct_bias=group["correct_bias"],
-            )
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._prepare_state_(p)
+        self._step.run_(self, grad_factor, zero_grads)
         return loss
 
-    def _state_of(self, p: Tensor) -> dict[str, Tensor]:
-        """m, v and t of one parameter, under torch.optim's names; zeros at its first gradient."""
+    def _prepare_state_(self, p: Tensor) -> None:
+        """m, v and t of one parameter, under torch.optim's names: zeros at its first gradient."""
         if p.grad is not None and p.grad.layout != torch.strided:
             raise SteadytuneError(
                 f"AdamW: a parameter of shape {tuple(p.shape)} has a sparse gradient. Build its embedding with "
@@ -207,11 +201,11 @@ class AdamW(torch.optim.Optimizer, metaclass=_OptimizerOrMethod):
                 f"AdamW: a parameter of shape {tuple(p.shape)} is complex; only real ones are supported."
             )
         state = self.state[p]
+        check_warm(bool(state))
         if not state:
-            state["step"] = torch.tensor(0.0, dtype=torch.float32, device="cpu")
+            state["step"] = torch.zeros((), dtype=torch.float32, device=p.device if is_fused(p) else "cpu")
             state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
             state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-        return state
 
 
 @method("adamw", place="optimizer", paper=FEW_SAMPLE, items="V1 V2", null={"correct_bias": True})
@@ -234,6 +228,14 @@ class AdamWMethod(Method):
 
     def build_optimizer(self, groups: list[ParamGroup], lr: float) -> torch.optim.Optimizer:
         return AdamW(groups, lr=lr, betas=self.betas, eps=self.eps, correct_bias=self.correct_bias)
+
+
+def _overwritten(old: Tensor, new: Tensor | None) -> Tensor:
+    """`new` in the memory of `old`, where it fits; zeros for None."""
+    if new is None:
+        return old.zero_()
+    fits = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+    return old.copy_(new) if fits else new
 
 
 def _check_betas(betas: Any, owner: str) -> None:

@@ -17,8 +17,11 @@ from torch.nn import functional
 
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.mixout import mixed_linear
+from steadytune.kernels.mixout_columns import column_linear
 from steadytune.methods.mixing import REMEMBERED_CALLS, Mix, Mixed, mix
 from steadytune.rng import new_counter
+
+COLUMN_DEVICES = {"cuda"}  # where nothing may wait for the device; a CPU counts the kept columns instead
 
 
 class MixedLinear(Mixed, nn.Linear):
@@ -37,7 +40,11 @@ class MixedLinear(Mixed, nn.Linear):
             return self._local_noise(super().forward(x), functional.linear(x.square(), spread))
         if mix.mask == "neuron" and mix.distribution == "bernoulli" and not torch.compiler.is_compiling():
             grad_scale = 1.0 if mix.gradient == "paper" or mix.p == 1.0 else 1.0 / (1.0 - mix.p)
-            return mixed_linear(x, self.weight, self.bias, mix.target, self.scale(), grad_scale)
+            if x.device.type not in COLUMN_DEVICES:
+                return mixed_linear(x, self.weight, self.bias, mix.target, self.scale(), grad_scale)
+            if mix.p < 1.0:
+                columns, known = self.columns(), self.mix_kept_only
+                return column_linear(x, self.weight, self.bias, mix.target, columns, mix.p, grad_scale, known)
         return functional.linear(x, self.mixed_weight(self.weight), self.bias)
 
 
@@ -215,7 +222,7 @@ def unmix_(model: nn.Module) -> None:
     for _, module in list(mixed_layers(model)):
         layer: Any = module
         layer.__class__ = layer.mix_plain_class
-        for name in ("mix_plain_class", "mix", "mix_shared", "mix_calls", "mix_repeated"):
-            vars(layer).pop(name, None)
+        for name in [name for name in vars(layer) if name == "mix" or name.startswith("mix_")]:
+            del vars(layer)[name]
         del layer.mix_state
         layer._non_persistent_buffers_set.discard("mix_state")

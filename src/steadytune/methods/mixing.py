@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from steadytune.errors import SteadytuneError
+from steadytune.kernels.mixout_masks import Columns, Rule, draw, draw_next_, new_rule
 from steadytune.rng import normal, random_bits
 
 REMEMBERED_CALLS = 256
@@ -55,6 +56,11 @@ def mix(weight: Tensor, target: Tensor, scale: Tensor, p: float, gradient: str) 
     return torch.lerp(target, weight, scale)
 
 
+def _in_backward() -> bool:
+    """Whether this runs inside a backward pass: gradient checkpointing repeats a forward there."""
+    return torch._C._current_graph_task_id() != -1
+
+
 class Call(NamedTuple):
     """One forward of a mixed layer, as gradient checkpointing needs to find it again."""
 
@@ -72,6 +78,9 @@ class Mixed:
     mix_state: Tensor  # int64 [3]: key low, key high, calls so far
     mix_calls: deque[Call]  # recent calls, for gradient checkpointing
     mix_repeated: tuple[Any, int]  # (which recomputation, how many calls of it are done)
+    mix_drawn: Columns | None = None  # the mask that a MaskPool has drawn for this layer
+    mix_uses: int = 0  # how many forwards may still use it
+    mix_kept_only: bool = False  # whether masks are known to fit their capacity (`use_kept_columns_`)
 
     @property
     def target(self) -> Tensor:
@@ -91,6 +100,7 @@ class Mixed:
         """`.to()`, `.half()`, `.cuda()` move the target along with the weight."""
         super()._apply(fn, recurse)  # type: ignore[misc]
         self.mix.target = fn(self.mix.target)
+        self.mix_drawn = None  # a pool's masks stay where they were
         return self
 
     def _is_mixing(self) -> bool:
@@ -103,16 +113,26 @@ class Mixed:
             state: Any = self.mix_state.clone()
             self.mix_state[2] += 1
             return state
-        if torch._C._current_graph_task_id() != -1:  # inside a backward pass
+        if _in_backward():
             return self._repeated_state()
         # On a CPU three Python ints are cheaper than tensor arithmetic; on a GPU reading them would wait for the
         # device.
         state = tuple(self.mix_state.tolist()) if self.mix_state.device.type == "cpu" else self.mix_state.clone()
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        segment = weakref.ref(hooks[1]) if hooks else None
-        self.mix_calls.append(Call(state, torch.autograd._get_sequence_nr(), segment))
+        self._remember(state)
         self.mix_state[2] += 1
         return state
+
+    def _remember(self, state: Any) -> None:
+        """Note a call that gradient checkpointing may repeat.
+
+        It runs its forwards without gradients or under hooks. No other call is noted on a device, so that no tensor of
+        a CUDA graph's memory is held after its capture; three ints of a CPU cost nothing.
+        """
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if isinstance(state, Tensor) and not hooks and torch.is_grad_enabled():
+            return
+        segment = weakref.ref(hooks[1]) if hooks else None
+        self.mix_calls.append(Call(state, torch.autograd._get_sequence_nr(), segment))
 
     def _repeated_state(self) -> Any:
         """Gradient checkpointing runs a forward again; it must see the mask of the forward that it repeats.
@@ -143,8 +163,8 @@ class Mixed:
         return calls[done].state
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles start with no calls to repeat: those belong to the graph of the original."""
-        return {**vars(self), "mix_calls": deque(maxlen=REMEMBERED_CALLS)}
+        """Copies and pickles start with no calls to repeat and no pool: those belong to the original."""
+        return {**vars(self), "mix_calls": deque(maxlen=REMEMBERED_CALLS), "mix_drawn": None}
 
     def _count(self) -> int:
         """How many input neurons the weight has; one mask entry each."""
@@ -154,8 +174,38 @@ class Mixed:
         """One number per input neuron, shaped to broadcast against the weight."""
         raise NotImplementedError
 
+    def rule(self) -> Rule:
+        """How the kept columns of a Bernoulli mask by neuron are drawn."""
+        return new_rule(self._count(), self.mix.p, self.mix.offset)
+
+    def columns(self) -> Columns:
+        """The columns that this call keeps, for a Bernoulli mask by neuron; nothing waits for the device."""
+        if self.mix_drawn is not None:
+            return self._pooled()
+        if _in_backward():
+            return draw(self._repeated_state(), self.rule())
+        columns, state = draw_next_(self.mix_state, self.rule())
+        self._remember(state)
+        return columns
+
+    def _pooled(self) -> Columns:
+        """The mask of the pool. A forward that gradient checkpointing repeats sees it again; another forward must not:
+        it would be a second call with the mask of the first."""
+        assert self.mix_drawn is not None
+        if not torch.compiler.is_compiling() and not _in_backward():
+            if not self.mix_uses:
+                raise SteadytuneError(
+                    f"A {type(self).__name__} runs more than once on one draw of the mask pool. Draw again before each "
+                    "forward, or call clear_() on the pool: then every call draws a mask of its own."
+                )
+            self.mix_uses -= 1
+        return self.mix_drawn
+
     def scale(self) -> Tensor:
         """M/μ of this call, broadcastable to the weight."""
+        if self.mix_drawn is not None:
+            kept = self._pooled().place >= 0
+            return self._spread(kept.to(self.mix.target.dtype).div_(1.0 - self.mix.p))
         state = self._next_state()
         weight = self.mix.target
         if self.mix.mask == "element":

@@ -189,8 +189,9 @@ class RDrop(Method):
         return max(1, size // 2) if self.half_batch and not self.is_null() else size
 
     def alpha_at(self, moment: Moment) -> float:
-        scale = {"constant": 1.0, "lr": moment.lr_scale, "linear": moment.progress}
-        return self.alpha * scale[self.alpha_schedule]
+        if self.alpha_schedule == "constant":  # does not look at the moment: such a step can be recorded and replayed
+            return self.alpha
+        return self.alpha * (moment.lr_scale if self.alpha_schedule == "lr" else moment.progress)
 
     def loss(self, model: nn.Module, batch: dict[str, Any], moment: Moment) -> tuple[Tensor, Any] | None:
         if self.is_null() or not model.training:

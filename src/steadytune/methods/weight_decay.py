@@ -23,7 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.errors import NoEffect, SteadytuneError
-from steadytune.methods.base import FEW_SAMPLE, Method, Site, StepHook, check_at_least, check_choice, method
+from steadytune.methods.adamw import AdamW
+from steadytune.methods.adamw_step import Pull
+from steadytune.methods.base import FEW_SAMPLE, Method, ParamGroup, Site, StepHook, check_at_least, check_choice, method
 
 Form = Literal["decoupled", "l2"]
 FORMS = ("decoupled", "l2")
@@ -96,8 +98,9 @@ def _check_anchors(params: Sequence[Tensor], anchors: Sequence[Tensor]) -> None:
 class DecayHook:
     """Decays the named parameters of a model before each step of the optimiser it is attached to.
 
-    `anchors`, by name, stay as they were taken; copies on the device and in the dtype of the parameters are made once,
-    at the first step. With `takes_over`, groups that hold a named parameter lose a `weight_decay` of their own.
+    A steadytune.AdamW runs it as a part of its step, on a GPU in the same pass over the weights. `anchors`, by name,
+    stay as they were taken; copies on the device and in the dtype of the parameters are made once, at the first step.
+    With `takes_over`, groups that hold a named parameter lose a `weight_decay` of their own.
     """
 
     def __init__(
@@ -112,7 +115,8 @@ class DecayHook:
         owner: str,
     ) -> None:
         self.anchors: dict[str, Tensor] = dict(anchors or {})
-        self._model, self._names, self._decay, self._form = model, set(names), decay, form
+        self.form = form
+        self._model, self._names, self._decay = model, set(names), decay
         self._anchored, self._takes_over, self._owner = anchors is not None, takes_over, owner
         self._named: dict[Tensor, str] = {}
         self._near: dict[str, Tensor] = {}
@@ -126,10 +130,13 @@ class DecayHook:
                 f"{self._owner}: the optimiser holds none of the parameters to decay. Build it from the parameters of "
                 "the model that the method was applied to."
             )
-        self._take_over_(optimizer)
-        optimizer.register_step_pre_hook(self._before_step)
+        self.take_over_(optimizer)
+        if isinstance(optimizer, AdamW):
+            optimizer.merge_(self)
+        else:
+            optimizer.register_step_pre_hook(self._before_step)
 
-    def _take_over_(self, optimizer: torch.optim.Optimizer) -> None:
+    def take_over_(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups if self._takes_over else []:
             if "weight_decay" in group and any(p in self._named for p in group["params"]):
                 group["weight_decay"] = 0.0
@@ -141,7 +148,7 @@ class DecayHook:
                 "optimiser with fused=False (in the Hugging Face trainer: optim='adamw_torch'), use "
                 "steadytune.AdamW, or train in bf16."
             )
-        self._take_over_(optimizer)  # again: a group may have been added, or loaded from a checkpoint
+        self.take_over_(optimizer)  # again: a group may have been added, or loaded from a checkpoint
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             self._decay_(optimizer)
@@ -152,7 +159,7 @@ class DecayHook:
         def closure_then_decay() -> Any:
             nonlocal again
             loss = closure()
-            if self._form == "l2" or not again:  # LBFGS calls it many times: each time new gradients, but one step
+            if self.form == "l2" or not again:  # LBFGS calls it many times: each time new gradients, but one step
                 self._decay_(optimizer)
             again = True
             return loss
@@ -161,13 +168,23 @@ class DecayHook:
 
     def _decay_(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
-            found = [(self._named[p], p) for p in group["params"] if p in self._named and p.grad is not None]
-            params = [p for _, p in found]
-            anchors = [self._anchor(name, p) for name, p in found] if self._anchored else None
-            if self._form == "decoupled":
-                decay_(params, float(group["lr"]) * self._decay, anchors)
-            else:
-                add_decay_(params, self._decay, anchors)
+            self.decay_(group, [p for p in group["params"] if p.grad is not None])
+
+    def decay_(self, group: ParamGroup, params: list[Tensor]) -> None:
+        """Decay those of a group's parameters that are named."""
+        found = [p for p in params if p in self._named]
+        if not found:
+            return
+        anchors = [self._anchor(self._named[p], p) for p in found] if self._anchored else None
+        if self.form == "decoupled":
+            decay_(found, float(group["lr"]) * self._decay, anchors)
+        else:
+            add_decay_(found, self._decay, anchors)
+
+    def pull(self, p: Tensor) -> Pull | None:
+        """λ and u of a parameter, None where it is not named."""
+        name = self._named.get(p)
+        return None if name is None else (self._decay, self._anchor(name, p) if self._anchored else None)
 
     def _anchor(self, name: str, p: Tensor) -> Tensor:
         near = self._near.get(name)

@@ -7,7 +7,8 @@ A claim about several cases:
                  cases (partial conjunction, Benjamini & Heller 2008)
     not every    holds if the numbers of some case lie the other way; does not if every case is shown to hold
 
-What a scale does not run is left out, and said. Nothing is said from fewer than 3 runs, nor while runs are missing. A
+What a scale does not run is left out, and said; a trend, a peak or a best of many is read from the points that were
+run, if these are at least FEWEST_POINTS. Nothing is said from fewer than 3 runs, nor while runs are missing. A
 claim that is not shown is not thereby refuted: `measured` counts the cases in which the opposite is shown.
 """
 
@@ -22,6 +23,8 @@ from steadytune.papers.samples import Read, Sample
 from steadytune.papers.verdicts import ALPHA, Verdict
 
 _FULL_ONLY = "asked of the full scale only"
+FEWEST_POINTS = 3
+_OF_POINTS = ("rising", "falling", "peak", "best")
 _RULES = {
     "every": "all must hold: largest p",
     "most": "more than half must hold: partial conjunction",
@@ -44,18 +47,21 @@ def judge(claim: Claim, read: Read, printed: Printed, *, full: bool) -> Verdict:
     asked_here = claim.kind != "reproduces" and not claim.statistic.startswith("share below")
     if not full and not asked_here:
         return Verdict(claim.text, None, None, 0, claim.source, _FULL_ONLY)
-    tested, missing = [], 0
+    tested, missing, thinned = [], 0, 0
     seen: set[tuple[object, ...]] = set()
     for case in claim.cases:
-        samples = [read(cell) for cell in case]
-        found = tuple(sample for sample in samples if sample is not None)
-        missing += len(found) < len(samples)
+        cells, found = _run_here(claim, case, read)
+        missing += not cells
+        thinned += 0 < len(cells) < len(case)
         key = tuple(sample.place.key for sample in found)
-        if len(found) == len(samples) and key not in seen:  # blocks of a paper's model may fall together here
+        if cells and key not in seen:  # blocks of a paper's model may fall together here
             seen.add(key)
             same = reproduces(found[0], printed(case[0], "mean"), printed(case[0], "std"))
-            tested.append(Tested(case, found, same if claim.kind == "reproduces" else judge_case(claim, found)))
+            tested.append(Tested(cells, found, same if claim.kind == "reproduces" else judge_case(claim, found)))
     left_out = f"{missing} of {len(claim.cases)} cases are not run at this scale" if missing else ""
+    if thinned:
+        points = max(len(each.case) for each in tested)
+        left_out += ("; " if left_out else "") + f"{points} of {len(claim.cases[0])} points are run at this scale"
     if not tested:
         return Verdict(claim.text, None, None, 0, claim.source, left_out or "there are no runs")
     waiting = sum(sample.missing for each in tested for sample in each.samples)
@@ -65,6 +71,15 @@ def judge(claim: Claim, read: Read, printed: Printed, *, full: bool) -> Verdict:
     holds, p = _combined(claim, [each.outcome for each in tested])
     told = "; ".join(filter(None, [_counted(tested), _numbers(claim, tested), left_out]))
     return Verdict(claim.text, holds, p, n, claim.source, _how(claim, tested), told)
+
+
+def _run_here(claim: Claim, case: Case, read: Read) -> tuple[Case, tuple[Sample, ...]]:
+    """The cells of a case with their samples; nothing where too few of them were run."""
+    found = {cell: sample for cell in case if (sample := read(cell)) is not None}
+    enough = len(found) == len(case)
+    if claim.kind in _OF_POINTS and len(found) >= FEWEST_POINTS:
+        enough = claim.kind != "best" or case[0] in found
+    return (tuple(found), tuple(found.values())) if enough else ((), ())
 
 
 def _combined(claim: Claim, found: Sequence[Outcome]) -> tuple[bool | None, float | None]:

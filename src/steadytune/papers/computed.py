@@ -146,7 +146,7 @@ def _drift_figures(data: Data) -> list[Figure]:
     return [figure(data)]
 
 
-_DIGITS_TIME: dict[Scale, float] = {"full": 7200.0, "small": 1800.0, "smoke": 5.0}
+_DIGITS_TIME: dict[Scale, float] = {"full": 7200.0, "small": 1500.0, "smoke": 5.0}
 _THEOREM: Any = {"verdicts": _theorem_verdicts, "figures": _theorem_figures, "seconds": _QUICK}
 COMPUTED: tuple[Computed, ...] = (
     Computed("mixout/theorem-1", "mixout/theorem", _theorem, **_THEOREM),

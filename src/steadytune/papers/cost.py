@@ -68,8 +68,8 @@ def part_cost(part: Part, scale: Scale) -> Cost:
     study = planned_study(part, scale)
     total = Cost(0, 0.0)
     for candidates in study.groups.values():
-        for task in study.tasks:
-            seconds = [_seconds(each.recipes[task], task, scale) for each in candidates]
+        for task, source in study.tasks.items():
+            seconds = [_seconds(each.recipes[task], task, scale, source.limit.get("train")) for each in candidates]
             if study.choose is not None and len(candidates) > 1:
                 tuned = len(study.choose.seeds)
                 total += Cost(tuned * len(candidates), tuned * sum(seconds))
@@ -80,11 +80,11 @@ def part_cost(part: Part, scale: Scale) -> Cost:
     return total
 
 
-def _seconds(recipe: Recipe, task: str, scale: Scale) -> float:
+def _seconds(recipe: Recipe, task: str, scale: Scale, limit: int | None) -> float:
     name, _, thousand = task.partition(" (")
     rows = 1000 if thousand else _ROWS.get(name, 0)
     rows = rows or next((each.train_rows for glue, each in TASKS.items() if glue == name), 1000)
-    steps = recipe.planned_steps(ceil(rows / recipe.batch_size))
+    steps = recipe.planned_steps(ceil(min(rows, limit or rows) / recipe.batch_size))
     for method in recipe.methods:
         data = method.describe()
         if data["method"] == "longer":

@@ -45,6 +45,9 @@ class PaperReport:
     def title(self) -> str:
         return f"{self.item.number}: {self.item.title}"
 
+    def word(self, verdict: Verdict) -> str:
+        return word(verdict, self.item)
+
     def record(self) -> dict[str, Any]:
         """Small enough to be kept: docs/results/ is made of these."""
         return {
@@ -61,15 +64,22 @@ class PaperReport:
         }
 
 
-def make_report(id: str, workshop: Workshop) -> PaperReport:
-    """From what the runs have left; nothing is trained or written."""
+def word(verdict: Verdict, item: Item) -> str:
+    """What came out of a claim. A theorem is not true at one scale and false at another."""
+    return verdict.word.removesuffix(" at this scale") if item.kind == "theory" else verdict.word
+
+
+def make_report(id: str, workshop: Workshop, notes: Sequence[str] = ()) -> PaperReport:
+    """From what the runs have left; nothing is trained or written. `notes` are said besides the report's own."""
     experiment, item = find_experiment(id), find(id)
     if isinstance(experiment, Computed):
         data = read_computed(experiment, workshop)
         found = experiment.verdicts(data)
         figures, tables = experiment.figures(data), experiment.tables(data)
-        return PaperReport(item, workshop, tables, found, figures, (_SCALE[workshop.scale],), (), {})
-    return _of_studies(experiment, item, workshop)
+        told = _COMPUTED if item.kind == "theory" else _SCALE[workshop.scale]
+        return PaperReport(item, workshop, tables, found, figures, (told, *notes), (), {})
+    made = _of_studies(experiment, item, workshop)
+    return replace(made, notes=(*made.notes, *notes))
 
 
 def _of_studies(experiment: Shown, item: Item, workshop: Workshop) -> PaperReport:
@@ -127,6 +137,7 @@ def _caption(reader: Reader, extras: Sequence[str], quantities: set[str]) -> str
     )
 
 
+_COMPUTED = "Computed from the formulas; the scale says how many problems and draws there are."
 _SCALE = {
     "full": "Full scale: the paper's set-up.",
     "small": "Small scale: the same experiment on smaller models and the data at hand; not the paper's numbers.",
@@ -145,7 +156,8 @@ def _notes(reader: Reader) -> list[str]:
     crashed = sum(trial.status == "failed" for trial in shown.trials)
     notes = [_SCALE[reader.workshop.scale], f"Models: {', '.join(models)}.", f"Learning rates: {told}."]
     if reader.workshop.scale != "smoke":
-        notes += [f"{task}: {said}" for task, info in shown.tasks.items() for said in info.notes if "not GLUE" in said]
+        for task, info in shown.tasks.items():
+            notes += [f"{task}: {said}" for said in info.notes if "not GLUE" in said or said.startswith("Of train")]
     return notes + ([f"{crashed} trials crashed and are left out."] if crashed else [])
 
 

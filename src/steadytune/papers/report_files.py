@@ -15,7 +15,6 @@ from steadytune.papers.experiment import Computed
 from steadytune.papers.experiments import find_experiment
 from steadytune.papers.report import PaperReport
 from steadytune.papers.run import Workshop, command, read_part
-from steadytune.papers.verdicts import Verdict
 from steadytune.report.card import escape
 from steadytune.report.study.naming import p_value
 from steadytune.report.study.table_formats import Table
@@ -65,17 +64,17 @@ def write_pages(id: str, workshop: Workshop) -> list[Path]:
 def markdown(made: PaperReport, drawn: Sequence[str]) -> str:
     parts = [f"# {escape(made.title)}", f"{escape(PAPERS[made.item.paper].citation)}", *map(escape, made.notes)]
     parts += [table.markdown() for table in made.tables]
-    parts += ["## What the paper claims", _verdict_table(made.verdicts), *drawn]
+    parts += ["## What the paper claims", _verdict_table(made), *drawn]
     again = [command(what, made.item.id, made.workshop).partition(" --out")[0] for what in ("run", "report")]
     parts.append("```\n" + "\n".join(again) + "\n```")
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def _verdict_table(verdicts: Sequence[Verdict]) -> str:
+def _verdict_table(made: PaperReport) -> str:
     lines = ["| claim | verdict | p | n | measured | test | source |", "|---|---|---:|---:|---|---|---|"]
-    for each in verdicts:
+    for each in made.verdicts:
         p = p_value(each.p_value)
-        cells = (each.text, each.word, p, f"{each.n:,}", each.measured, each.how, each.source)
+        cells = (each.text, made.word(each), p, f"{each.n:,}", each.measured, each.how, each.source)
         lines.append("| " + " | ".join(escape(cell) if cell else "" for cell in cells) + " |")
     return "\n".join(lines)
 
@@ -104,7 +103,7 @@ def print_report(made: PaperReport, console: Console) -> None:
     colours = {True: "green", False: "red", None: "yellow"}
     for each in made.verdicts:
         p = "" if each.p_value is None else f", p {p_value(each.p_value)}".replace("p 0", "p = 0")
-        console.print(f"[{colours[each.holds]}]{each.word}[/{colours[each.holds]}]{p}, n = {each.n:,}", end=": ")
+        console.print(f"[{colours[each.holds]}]{made.word(each)}[/{colours[each.holds]}]{p}, n = {each.n:,}", end=": ")
         console.print(each.text, markup=False, highlight=False)
         for line in filter(None, (each.measured, each.how)):
             console.print(f"    {line}", style="dim", markup=False, highlight=False)

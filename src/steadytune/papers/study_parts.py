@@ -61,7 +61,7 @@ PARTS: Mapping[str, Part] = {
         Part(few_sample_methods.INTERMEDIATE, few_sample_methods.intermediate),
         Part("few-sample/table-2", few_sample_methods.table_2, (*_RATES, few_sample_methods.INTERMEDIATE)),
         Part("few-sample/table-2-uncorrected", few_sample_methods.without_correction, _RATES),
-        Part("few-sample/table-7", few_sample_inside.table_7, _RATES),
+        Part("few-sample/table-7", few_sample_inside.table_7, _RATES, scales=("full", "smoke")),
         Part("few-sample/figure-9", few_sample_inside.figure_9, _RATES),
         *(_distances(number, task) for number, task in zip((7, 16, 17, 18), SMALL)),
         Part("rdrop/table-1", rdrop_glue.table_1, _BOTH_RATES),

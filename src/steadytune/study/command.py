@@ -76,7 +76,7 @@ def run_study(
     on: On,
     address: str | None,
     workers: int | None,
-    per_gpu: int | None,
+    per_gpu: str | None,
     threads: int,
     retry_failed: bool,
     as_json: bool,
@@ -92,6 +92,11 @@ def run_study(
         with Ledger.open(prepared.ledger) as ledger:
             ledger.retry_failed()
     folder = prepared.folder
+    replicas = None
+    if per_gpu is not None:
+        from steadytune.study import room
+
+        replicas = room.per_gpu(per_gpu, (trial.recipe for trial in prepared.plan.trials), prepared.base)
 
     with stop_on_signals() as stop, _Screen(folder, console) as screen:
 
@@ -100,7 +105,7 @@ def run_study(
             screen.tick()
             return added
 
-        where: dict[str, Any] = {"workers": workers, "per_gpu": per_gpu, "threads": threads}
+        where: dict[str, Any] = {"workers": workers, "per_gpu": replicas, "threads": threads}
         where |= {"on_tick": tick, "stop": stop}
         if on == "ray":
             from steadytune.study.ray import run_ray

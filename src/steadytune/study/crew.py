@@ -29,6 +29,7 @@ class Slot:
     """A place for one worker."""
 
     device: str  # what the worker is told
+    replicas: int = 1  # trials at a time
     visible: str | None = None  # CUDA_VISIBLE_DEVICES, for a worker on a GPU
 
 
@@ -110,6 +111,7 @@ class Crew:
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
         told = ["--worker", name, "--device", slot.device, "--threads", str(self._threads), "--lease", str(self._lease)]
+        told += ["--replicas", str(slot.replicas)] if slot.replicas > 1 else []
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"}
         if slot.visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = slot.visible
@@ -128,7 +130,8 @@ class Crew:
 
 
 def slots(workers: int | None, devices: Sequence[str] | None, per_gpu: int | None) -> list[Slot]:
-    """One per worker: `per_gpu` on each GPU, or one per core; `workers` says how many in all."""
+    """One per worker: one on each GPU, which runs `per_gpu` trials at a time, or one per core; `workers` says how many
+    in all."""
     devices = _devices() if devices is None else devices
     gpus = [device for device in devices if device.startswith("cuda")]
     if not gpus:
@@ -137,8 +140,14 @@ def slots(workers: int | None, devices: Sequence[str] | None, per_gpu: int | Non
     # A number means one of those that we were given ourselves.
     given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     numbers = [int(gpu.partition(":")[2] or 0) for gpu in gpus]
-    places = [Slot("cuda", given[number] if number < len(given) else str(number)) for number in numbers]
-    return [places[index % len(places)] for index in range(workers or len(places) * (per_gpu or 1))]
+    visible = [given[number] if number < len(given) else str(number) for number in numbers]
+    places = [Slot("cuda", per_gpu or 1, each) for each in visible]
+    return [places[index % len(places)] for index in range(workers or len(places))]
+
+
+def log_of(logs: Path, worker: str) -> Path:
+    """Where a worker wrote; one of several in a process (`name#3`) wrote where its process did."""
+    return logs / f"{worker.partition('#')[0]}.log"
 
 
 def is_running(log: Path) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from steadytune.errors import SteadytuneError
 from steadytune.signals import stop_on_signals
 from steadytune.study import trial_folders
-from steadytune.study.crew import Crew, Ended, is_running, last_words, slots
+from steadytune.study.crew import Crew, Ended, is_running, last_words, log_of, slots
 from steadytune.study.ledger import Ledger
 from steadytune.study.worker import CANNOT_GO_ON, LEASE
 
@@ -42,7 +42,8 @@ def run_local(
 ) -> bool:
     """Run all trials of a ledger. True when all have ended, False when it was asked to stop before.
 
-    workers   how many processes; by default one per core, or `per_gpu` for each GPU
+    workers   how many processes; by default one per core, or one per GPU
+    per_gpu   trials at a time on each GPU, side by side in one process (replicas.py); 1 by default
     devices   such as ["cpu"] or ["cuda:0", "cuda:1"]; by default all GPUs, or the CPU where there is none
     on_tick   called about once a second and before the end; may plan more trials, and then returns something true
     stop      set it to stop; without it Ctrl-C and SIGTERM do that (a second Ctrl-C does not wait for checkpoints)
@@ -120,7 +121,7 @@ def take_back(ledger: Ledger, logs: Path, crew: Crew | None = None) -> list[str]
     taken = []
     for row in ledger.rows(status="running"):
         ours = crew is not None and row.worker is not None and crew.has_started(row.worker)
-        log = logs / f"{row.worker}.log"
+        log = log_of(logs, row.worker or "")
         if row.worker and not ours and log.is_file() and not is_running(log):
             reason = "It is gone, with the run that had started it: it was killed, or its machine was."
             taken += ledger.died(row.worker, reason, last_words(log))

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from steadytune.engine.encode import Encoded, encode
+from steadytune.engine.lane import Lane, Lanes
+from steadytune.engine.processes import join
 from steadytune.engine.result import RunResult
 from steadytune.engine.state import Progress
 from steadytune.engine.train import train
@@ -40,15 +42,25 @@ class Context:
         models: Path | None = None,
         data: Mapping[str, Data] | None = None,
         save_every: float = SAVE_EVERY,
+        replicas: int = 1,
     ) -> None:
         self.tasks, self.base, self.device, self.models = tasks, base, device, models
         self.save_every = save_every
+        self.lanes = Lanes(several=replicas > 1)
+        self._own = threading.local()
         self.data: dict[str, Data] = dict(data or {})  # handed in where the files are not to be had (Ray)
         self.encoded: dict[tuple[Any, ...], Encoded] = {}
 
+    def lane(self) -> Lane:
+        """The place of this thread on the device."""
+        if not hasattr(self._own, "lane"):
+            self._own.lane = Lane(join(self.device).device, self.lanes)
+        return self._own.lane
+
     def rows(self, task: str, fingerprint: str) -> Data:
-        if task not in self.data:
-            self.data[task] = self.tasks[task].load(self.base)
+        with self.lanes.lock:
+            if task not in self.data:
+                self.data[task] = self.tasks[task].load(self.base)
         data = self.data[task]
         if data.fingerprint != fingerprint:
             raise SteadytuneError(
@@ -59,18 +71,26 @@ class Context:
 
     def numbers(self, task: str, data: Data, recipe: Recipe) -> Encoded:
         key = (task, source(recipe), recipe.max_length, recipe.max_target_length)
-        if key not in self.encoded:
-            self.encoded[key] = encode(data, recipe)
+        with self.lanes.lock:
+            if key not in self.encoded:
+                self.encoded[key] = encode(data, recipe)
         return self.encoded[key]
 
 
 def make_run(
-    meta: Mapping[str, Any], folder: Path, device: str | None = None, data: Mapping[str, Data] | None = None
+    meta: Mapping[str, Any],
+    folder: Path,
+    device: str | None = None,
+    data: Mapping[str, Data] | None = None,
+    replicas: int = 1,
 ) -> Run:
-    """What a worker calls for each trial of the study whose ledger has this `meta` and lies in `folder`."""
+    """What a worker calls for each trial of the study whose ledger has this `meta` and lies in `folder`.
+
+    With `replicas` it may be called from that many threads at a time.
+    """
     tasks = {name: StudyTask.from_data(spec) for name, spec in meta["sources"].items()}
     every = float(meta.get("save_every", SAVE_EVERY))
-    context = Context(tasks, folder / meta["base"], device, folder / "models", data, every)
+    context = Context(tasks, folder / meta["base"], device, folder / "models", data, every, replicas)
     return lambda spec, place, progress, stop: run_trial(spec, place, progress, stop, context=context)
 
 
@@ -92,10 +112,22 @@ def run_trial(
         progress({"step": now.step, "steps": now.steps, "loss": now.loss, "validation": now.validation})
 
     streams = Streams(**content["streams"])
-    result, model = train(recipe, encoded, streams, folder, context.device, heard, stop, save_every=context.save_every)
+    keep = bool(spec.get("keep_model"))
+    result, model = train(
+        recipe,
+        encoded,
+        streams,
+        folder,
+        context.device,
+        heard,
+        stop,
+        save_every=context.save_every,
+        lane=context.lane() if context.lanes.several else None,
+        keep_weights=keep or bool(spec.get("keep")),
+    )
     if result.status == "stopped":
         raise Stopped
-    if spec.get("keep_model") and model is not None and context.models is not None:
+    if keep and model is not None and context.models is not None:
         target = context.models / folder.name
         model.save_pretrained(target)  # type: ignore[operator]
         if encoded.encoder.tokenizer is not None:

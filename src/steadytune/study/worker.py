@@ -2,7 +2,7 @@
 
     claim -> run(spec, folder, progress, stop) -> finish | fail | release
 
-    python -m steadytune.study.worker LEDGER --worker NAME [--device cuda] [--threads 1] [--lease 60]
+    python -m steadytune.study.worker LEDGER --worker NAME [--device cuda] [--replicas 4] [--threads 1] [--lease 60]
 
 One process runs many trials, so that imports, data and tokens are paid for once. A thread beside the run extends its
 lease. An error inside a trial is recorded with its traceback, and the next trial begins. A full disk or a broken
@@ -32,6 +32,7 @@ from steadytune.study import trial_folders as folders
 from steadytune.study.heart import Heart
 from steadytune.study.ledger import Claim, Ledger, LedgerError
 from steadytune.study.outcome import Outcome, Run, Stopped
+from steadytune.study.replicas import Crowd, side_by_side
 
 __all__ = ["CANNOT_GO_ON", "LEASE", "DeviceLost", "DiskFull", "Options", "Outcome", "Run", "Stopped", "main", "work"]
 
@@ -60,19 +61,26 @@ def work(
     stop: threading.Event | None = None,
     stay: bool = False,
     parent: int | None = None,
+    crowd: Crowd | None = None,
 ) -> int:
     """Run trials until none is left (or, to `stay`, until told to stop); returns how many this worker has ended.
 
     `worker` is a name that no other worker of the study ever had. `folder` is for checkpoints. With `parent`, a process
-    id, the worker stops when it is not the child of that process any more.
+    id, the worker stops when it is not the child of that process any more. `crowd`: who else runs in this process.
     """
     stop = stop or threading.Event()
     ended = 0
     with Ledger.open(ledger_path) as ledger, Heart(ledger_path, lease, stop, parent) as heart:
         while not stop.is_set():
-            claim = ledger.claim(worker, lease, socket.gethostname())
+
+            def ask(untroubled: bool) -> Claim | None:
+                return ledger.claim(worker, lease, socket.gethostname(), untroubled)
+
+            claim = ask(False) if crowd is None else crowd.claim(ask)
             if claim is not None:
-                ended += _run_one(ledger, run, claim, heart, Path(folder))
+                ended += _run_one(ledger, run, claim, heart, Path(folder), alone=crowd is None)
+                if crowd is not None:
+                    crowd.left()
                 continue
             counts = ledger.counts()
             if not stay and not counts["pending"] and not counts["running"]:
@@ -81,7 +89,7 @@ def work(
     return ended
 
 
-def _run_one(ledger: Ledger, run: Run, claim: Claim, heart: Heart, folder: Path) -> bool:
+def _run_one(ledger: Ledger, run: Run, claim: Claim, heart: Heart, folder: Path, alone: bool) -> bool:
     """Whether the trial has ended, by our hand."""
     print(BEGINS.format(claim.key), file=sys.stderr, flush=True)
     with heart.beats_for(claim) as pulse:
@@ -91,7 +99,7 @@ def _run_one(ledger: Ledger, run: Run, claim: Claim, heart: Heart, folder: Path)
             ours = ended = ledger.finish(claim, outcome)
         except BaseException as error:  # SystemExit too: a trial does not end its worker
             spec, ended = {"keep": True}, not _is_a_stop(error, pulse.stop)
-            ours = _record_error(ledger, claim, error) if ended else ledger.release(claim)
+            ours = _record_error(ledger, claim, error, alone) if ended else ledger.release(claim)
             if isinstance(error, KeyboardInterrupt):
                 raise
     if not ours:
@@ -107,15 +115,18 @@ def _is_a_stop(error: BaseException, stop: threading.Event) -> bool:
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, Stopped) and stop.is_set())
 
 
-def _record_error(ledger: Ledger, claim: Claim, error: BaseException) -> bool:
+def _record_error(ledger: Ledger, claim: Claim, error: BaseException, alone: bool) -> bool:
     """The trial has failed, and would again; unless the error is about the machine, which then ends the worker."""
     if isinstance(error, LedgerError):
         raise error
     if disk_is_full(error):
         ledger.release(claim)
         raise DiskFull(f"Trial {claim.key} could not write: {error}. Make room, then run the same command again.")
+    lost = "CUDA error" in str(error)  # not "CUDA out of memory", after which all is well again
+    if lost and not alone:
+        raise DeviceLost(f"The GPU takes nothing more from this process, as trial {claim.key} saw: {error}") from error
     recorded = ledger.fail(claim, "".join(traceback.format_exception(error)))
-    if "CUDA error" in str(error):  # not "CUDA out of memory", after which all is well again
+    if lost:
         raise DeviceLost(f"Trial {claim.key} has failed, and the GPU takes nothing more from its process: {error}")
     return recorded
 
@@ -143,6 +154,7 @@ class Options:
     threads: int
     lease: float
     parent: int | None
+    replicas: int = 1
 
     @property
     def folder(self) -> Path:
@@ -163,16 +175,26 @@ def main(arguments: Sequence[str] | None = None, make_run: Callable[[Options], R
         signal.signal(number, asked)
     try:
         run = (make_run or _trials)(options)
-        work(
-            options.ledger,
-            run,
-            worker=options.worker,
-            folder=options.folder,
-            lease=options.lease,
-            stop=stop,
-            stay=options.parent is not None,
-            parent=options.parent,
-        )
+
+        crowd = Crowd() if options.replicas > 1 else None
+
+        def work_as(name: str) -> int:
+            return work(
+                options.ledger,
+                run,
+                worker=name,
+                folder=options.folder,
+                lease=options.lease,
+                stop=stop,
+                stay=options.parent is not None,
+                parent=options.parent,
+                crowd=crowd,
+            )
+
+        if options.replicas == 1:
+            work_as(options.worker)
+        else:
+            side_by_side(work_as, options.worker, options.replicas, stop, fatal=DeviceLost)
     except (LedgerError, DiskFull) as error:
         print(error, file=sys.stderr, flush=True)
         return CANNOT_GO_ON
@@ -190,7 +212,7 @@ def _trials(options: Options) -> Run:
 
     torch.set_num_threads(options.threads)  # numbers must not depend on how many workers there are
     with Ledger.open(options.ledger, readonly=True) as ledger:
-        return make_run(ledger.meta, options.ledger.parent, options.device)
+        return make_run(ledger.meta, options.ledger.parent, options.device, replicas=options.replicas)
 
 
 def _parse(arguments: Sequence[str] | None) -> Options:
@@ -199,6 +221,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--worker", default=f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}")
     parser.add_argument("--device", help="cpu, cuda, cuda:1; by default what is there")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--replicas", type=int, default=1, help="trials at a time in this process")
     parser.add_argument("--lease", type=float, default=LEASE)
     parser.add_argument("--parent", type=int, help="stay until stopped, or until this process has ended")
     return Options(**vars(parser.parse_args(arguments)))

@@ -45,7 +45,9 @@ def _draw(result: DigitsResult) -> Drawn:
             centre, spread, ink = table.mean(axis=1), np.zeros(len(ps)), LIGHT[colour]
             if table.shape[1] > 1:
                 spread = table.std(axis=1, ddof=1)
-            (handles[name],) = axes.plot(ps, centre, color=ink, marker=marker, markersize=3.5, linewidth=1.4)
+            # Another gradient gives nearly the same line, which would hide the one below it.
+            style = "-" if form[1] == forms[0][1] else "--"
+            (handles[name],) = axes.plot(ps, centre, style, color=ink, marker=marker, markersize=3.5, linewidth=1.4)
             axes.fill_between(ps, centre - spread, centre + spread, color=ink, alpha=0.2, linewidth=0)
         title(axes, heading.format(target=result.target, source=result.source))
         axes.set_xlabel("p")

@@ -4,6 +4,8 @@ Set-up (M17, M18): bert-large-uncased, BERT's own Adam without bias correction, 
 warm-up; 20 restarts, the same for every method; the score of the last step on the whole dev set. wdecay(w_pre, λ) is
 the penalty of section 2, wdecay(0, 0.01) that of BERT's optimiser; rows with one regulariser have no other, so dropout
 is off. mixout has the gradient of the public code, g⊙M (D1); beside it, `exact gradient` is this library's default.
+
+At the small scale RTE, MRPC and CoLA; of table 1 the rows that figure 3 shows, with 20 restarts; elsewhere 10 restarts.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from steadytune.papers.catalogue.mixout import BOTH, DECAYS, DROPOUT, MIXOUTS, T
 from steadytune.papers.settings import BERT_LARGE, FIXED_RATE, SMOKE_RECIPE, Setting
 from steadytune.papers.studies.parts import Data, glue, some
 
-EXACT = "mixout(w_pre, 0.8), exact gradient"  # 0.8: the best mean of table 1 without decay
+EXACT = "mixout(w_pre, 0.7), exact gradient"
 _TENTHS = [tenth / 10 for tenth in range(10)]
 _NO_DROPOUT = {"method": "dropout", "p": 0.0}
 _BODY = "mixout(w_pre, 0.7) + head: mixout(w_0, 0.7)"
@@ -30,12 +32,17 @@ def _study(setting: Setting, name: str, variants: Data, tasks: Iterable[str], **
     return {
         "study": name,
         "base": _base(setting),
-        "tasks": {task: glue(setting, task, halves=False) for task in some(setting, tasks)},
+        "tasks": {task: glue(setting, task, halves=False) for task in _here(setting, tasks)},
         "variants": variants,
-        "seeds": setting.pick(full=20, small=20, smoke=2),
+        "seeds": setting.pick(full=20, small=10, smoke=2),
         "report": {"split": "validation", "weights": "last"},
         **more,
     }
+
+
+def _here(setting: Setting, tasks: Iterable[str]) -> tuple[str, ...]:
+    left_out = setting.pick(full=(), small=("STS-B",), smoke=())
+    return some(setting, (task for task in tasks if task not in left_out))
 
 
 def _decay(strength: float) -> Data:
@@ -60,11 +67,11 @@ def table_1(setting: Setting) -> Data:
     variants |= {name: _only(_decay(strength)) for name, strength in decays.items()}
     variants |= {name: _only(_mixout(p)) for name, p in ps.items()}
     variants |= {both: _only(_mixout(p), _decay(0.01)) for both, p in zip(BOTH, ps.values())}
-    variants |= {EXACT: _only(_mixout(0.8, gradient="exact"))}
-    if setting.scale == "smoke":
-        kept = (DROPOUT, DECAYS[0], MIXOUTS[0], BOTH[0], MIXOUTS[1], EXACT)
-        variants = {name: variants[name] for name in kept}
-    return _study(setting, "Mixout, table 1: dropout, decay toward w_pre, mixout", variants, TASKS)
+    variants |= {EXACT: _only(_mixout(0.7, gradient="exact"))}
+    if setting.scale != "full":
+        variants = {name: variants[name] for name in (DROPOUT, DECAYS[0], MIXOUTS[0], BOTH[0], EXACT)}
+    made = _study(setting, "Mixout, table 1: dropout, decay toward w_pre, mixout", variants, TASKS)
+    return made | {"seeds": setting.pick(full=20, small=20, smoke=2)}
 
 
 def table_2(setting: Setting) -> Data:
@@ -94,7 +101,7 @@ def table_4(setting: Setting) -> Data:
 
 
 def figure_4(setting: Setting) -> Data:
-    ps = setting.pick(full=_TENTHS, small=_TENTHS, smoke=[0.0, 0.7])
+    ps = setting.pick(full=_TENTHS, small=[0.0, 0.1, 0.3, 0.5, 0.7, 0.9], smoke=[0.0, 0.7])
     # mixout(w_pre, 0) is no regulariser at all, so dropout is off in its own right.
     mixed = {"weight_decay": 0.0, "add": [_NO_DROPOUT, _mixout(0.7, replace_dropout=False)], "sweep": {"mixout.p": ps}}
     dropped = {"weight_decay": 0.0, "sweep": {"dropout.p": ps}}
@@ -103,6 +110,6 @@ def figure_4(setting: Setting) -> Data:
 
 
 def figure_6(setting: Setting) -> Data:
-    ps = setting.pick(full=_TENTHS[:6], small=_TENTHS[:6], smoke=[0.0, 0.1])
+    ps = setting.pick(full=_TENTHS[:6], small=[0.0, 0.1, 0.3, 0.5], smoke=[0.0, 0.1])
     variants = {"dropout(p)": {"weight_decay": 0.0, "sweep": {"dropout.p": ps}}}
     return _study(setting, "Mixout, figure 6: dropout(p) by p", variants, TASKS)

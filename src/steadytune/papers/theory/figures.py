@@ -41,7 +41,7 @@ def least_squares(result: LeastSquares) -> Figure:
 
 def _draw_least_squares(result: LeastSquares) -> Drawn:
     ps = result.setup.ps
-    figure, panels = sheet(len(ps), 1.7, columns=len(ps), left=0.45, gap=0.2, legend=1)
+    figure, panels = sheet(len(ps), 1.7, columns=len(ps), left=0.56, gap=0.08, legend=1)
     ends = np.array([-1.0, 1.0])
     top, bottom = max(result.y), min(result.y)
     for axes, p, fitted in zip(panels, ps, result.fitted):
@@ -131,16 +131,16 @@ def rdrop_bound(result: RDropBound) -> Figure:
 
 
 def _draw_rdrop_bound(result: RDropBound) -> Drawn:
-    figure, (axes,) = sheet(1, 2.6, legend=1)
-    handles = {}
+    figure, (axes,) = sheet(1, 2.6, legend=1, left=0.75)
+    handles: dict[str, Any] = {}
     for alpha, colour, marker in zip(result.setup.alphas, SERIES, MARKERS):
         chosen = [each for each in result.points if each.alpha == alpha]
         root, ink = [math.sqrt(each.epsilon) for each in chosen], LIGHT[colour]
         gaps = axes.scatter(root, [each.gap for each in chosen], s=12, color=ink, marker=marker)
-        axes.scatter(root, [each.corrected_bound for each in chosen], s=16, marker="_", color=ink)
-        handles[f"α = {alpha:g}"] = gaps
-    _log(axes.xaxis)
+        bounds = axes.scatter(root, [each.corrected_bound for each in chosen], s=30, marker="_", color=ink)
+        handles |= {f"gap, α = {alpha:g}": gaps, f"bound, α = {alpha:g}": bounds}
     _log(axes.yaxis)
+    axes.set_xlim(left=0.0)
     axes.set_xlabel("√ε")
     axes.set_ylabel("gap, and its bound")
     add_legend(figure, handles)

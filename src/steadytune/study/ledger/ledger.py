@@ -27,7 +27,7 @@ from steadytune.study.ledger import values
 from steadytune.study.ledger.connection import Connection, LedgerError
 from steadytune.study.ledger.file import connect, create_file
 from steadytune.study.ledger.rows import Claim, TrialRow, read_outcomes, read_rows
-from steadytune.study.ledger.statements import BEAT, CLAIM, DIED, FAIL, FINISH, GIVE_BACK, RELEASE, RETRY
+from steadytune.study.ledger.statements import BEAT, CLAIM, DIED, FAIL, FINISH, GIVE_BACK, OF_WORKER, RELEASE, RETRY
 from steadytune.study.outcome import Outcome
 from steadytune.study.trial_folders import KEY
 
@@ -127,11 +127,15 @@ class Ledger:
 
     # -- what workers say -------------------------------------------------------------------------------------------
 
-    def claim(self, worker: str, lease: float, machine: str = "") -> Claim | None:
-        """The next trial, for `lease` seconds; None where none is free. `worker` is a name that no other one has."""
+    def claim(self, worker: str, lease: float, machine: str = "", untroubled: bool = False) -> Claim | None:
+        """The next trial, for `lease` seconds; None where none is free. `worker` is a name that no other one has.
+
+        `untroubled`: only a trial whose worker has never died.
+        """
         self.expire(lease)
         token = os.urandom(16).hex()
         who = {"worker": worker, "machine": machine or None, "token": token, "lease": lease, "now": self._clock()}
+        who |= {"most": 0 if untroubled else self._allowed}
         for key, spec, attempts in self._file.write(CLAIM, who):
             return Claim(key, spec, token, attempts)
         return None
@@ -164,13 +168,14 @@ class Ledger:
     def died(self, worker: str, reason: str, log: str = "", counted: bool = True) -> list[str]:
         """A worker has ended. Its trial, if it had one, is free again; the third time it has failed. Returns which.
 
+        `worker` also stands for those in its process, whose names are its own, `#` and a number.
         `reason` is a sentence; `log` is what the worker said last. Not `counted`: somebody stopped it on purpose.
         """
         if not counted:
             return [row[0] for row in self._file.write(GIVE_BACK, {"worker": worker})]
         about = {"worker": worker, "reason": reason, "log": log, "allowed": self._allowed, "now": self._clock()}
         with self._file.durably():
-            return [row[0] for row in self._file.write(DIED.format(which="worker = :worker"), about)]
+            return [row[0] for row in self._file.write(DIED.format(which=OF_WORKER), about)]
 
     def expire(self, lease: float) -> list[str]:
         """Trials whose worker let its lease run out are free again, as after `died`. Every claim does this first.

@@ -6,7 +6,7 @@ Every statement about a claim asks for its token; where another one is running, 
 CLAIM = """
 UPDATE trials SET status = 'running', attempts = attempts + 1, worker = :worker, machine = :machine, token = :token,
     lease_until = :now + :lease, started = :now, progress = NULL
-WHERE key = (SELECT key FROM trials WHERE status = 'pending' ORDER BY rank, key LIMIT 1)
+WHERE key = (SELECT key FROM trials WHERE status = 'pending' AND deaths <= :most ORDER BY rank, key LIMIT 1)
 RETURNING key, spec, attempts"""
 
 BEAT = """
@@ -43,9 +43,12 @@ UPDATE trials SET deaths = deaths + 1, token = NULL, lease_until = NULL,
                || :reason END
 WHERE status = 'running' AND {which} RETURNING key"""
 
-GIVE_BACK = """
+# A worker, and those that share its process: `name#0`, `name#1`, ...
+OF_WORKER = "(worker = :worker OR substr(worker, 1, length(:worker) + 1) = :worker || '#')"
+
+GIVE_BACK = f"""
 UPDATE trials SET status = 'pending', token = NULL, lease_until = NULL
-WHERE status = 'running' AND worker = :worker RETURNING key"""
+WHERE status = 'running' AND {OF_WORKER} RETURNING key"""
 
 RETRY = """
 UPDATE trials SET status = 'pending', deaths = 0, error = NULL, ended = NULL, seconds = NULL

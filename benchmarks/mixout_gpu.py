@@ -1,0 +1,235 @@
+"""Is mixout cheaper than dropout on a GPU? Whole steps of a BERT-large-shaped classifier, bf16 autocast.
+
+    python benchmarks/mixout_gpu.py --json
+
+A step is forward, backward, clipping and fused AdamW, replayed from one CUDA graph. Variants, interleaved in one
+process: dropout(0.1); this library's mixout on every linear layer with the masks of all layers drawn at once and the
+weight gradient of kept columns only; the same with the dense gradient, which a step takes when a mask does not fit; and
+the public form, a lerp per layer that autograd differentiates. Peak memory is that of a whole eager step, with weights,
+gradients, moments and targets.
+
+The floor is by operation count: forward, input gradient and weight gradient cost the same, and mixout needs a fraction
+1 - p of the last one. Beside it, what is in the way: the time of each pass that is not a matrix product, alone.
+`--device cpu --tiny` runs the same script in plain torch, to see that it works; its numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import BertConfig, BertForSequenceClassification
+
+from common import finish, interleaved, machine
+from device import Bench, Step
+from steadytune import Mixout, apply_
+from steadytune.kernels import mixout_columns
+from steadytune.kernels.mixout_columns import expand, mix, take
+from steadytune.methods import mixed_layers
+from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
+from steadytune.methods.mixout import select_layers
+
+LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256}
+SHAPES = [(32, 128), (64, 256)]
+DROPOUT = "dropout(0.1)"
+FP32_FED = ("query", "key", "value", "intermediate.dense")  # behind a LayerNorm, which autocast keeps
+
+
+class PublicMixLinear(nn.Linear):
+    """The mask per column and the mixed weight as public code makes them."""
+
+    p: float
+    target: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.empty(self.in_features, device=x.device).bernoulli_(1 - self.p)
+        return functional.linear(x, torch.lerp(self.target, self.weight, mask / (1 - self.p)), self.bias)
+
+
+def build(bench: Bench, sizes: dict[str, int], dropout: float) -> nn.Module:
+    torch.manual_seed(0)
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    with torch.device(bench.device):
+        model = BertForSequenceClassification(BertConfig(vocab_size=30522, **sizes, **rates))
+    return model.train()
+
+
+def public(bench: Bench, sizes: dict[str, int], p: float) -> nn.Module:
+    model = build(bench, sizes, 0.0)
+    for module in select_layers(model, "linear").values():
+        target = module.weight.detach().clone()
+        module.__class__ = PublicMixLinear
+        module.p, module.target = p, target
+    return model
+
+
+class Training:
+    """Whole steps of one variant."""
+
+    def __init__(self, bench: Bench, model: nn.Module, shape: tuple[int, int], remake_rows: int | None = None) -> None:
+        self.bench, self.model = bench, model
+        self.ids = torch.randint(5, 30000, shape, device=bench.device)
+        self.labels = torch.arange(shape[0], device=bench.device) % 2
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True, capturable=bench.cuda)
+        self.remake_rows = remake_rows
+        self.pool: MaskPool | None = None
+
+    def with_masks(self, p: float, kept_only: bool = True) -> Training:
+        apply_(self.model, Mixout(p=p, layers="linear"))
+        self.pool = MaskPool(self.model)
+        if bool(self.pool.forecast(2000).any()):  # more calls than a run makes
+            raise SystemExit("A mask of this run would not fit its capacity: set another seed in `build`.")
+        use_kept_columns_(self.model, kept_only)
+        return self
+
+    def step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.pool is not None:
+            self.pool.draw_()
+        rows = self.remake_rows if self.remake_rows is not None else mixout_columns.REMAKE_ROWS
+        with self.bench.autocast(), mock.patch.object(mixout_columns, "REMAKE_ROWS", rows):
+            loss = self.model(input_ids=self.ids, labels=self.labels).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+
+    def captured(self, memory: Any) -> Step:
+        """The step as one CUDA graph in a memory that all variants share, since they run one after the other."""
+        if not self.bench.cuda or self.bench.eager:
+            return self.bench.waiting(self.step)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self.step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=memory):
+            self.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return self.bench.waiting(graph.replay)
+
+
+def variants(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Callable[[], Training]]:
+    def ours(p: float, kept_only: bool = True, remake_rows: int | None = None) -> Training:
+        return Training(bench, build(bench, sizes, 0.1), shape, remake_rows).with_masks(p, kept_only)
+
+    remade = shape[0] * shape[1] >= mixout_columns.REMAKE_ROWS
+    other, limit = ("W' kept", 10**9) if remade else ("W' remade", 0)
+    return {
+        DROPOUT: lambda: Training(bench, build(bench, sizes, 0.1), shape),
+        "no regularisation": lambda: Training(bench, build(bench, sizes, 0.0), shape),
+        "mixout(0.7)": lambda: ours(0.7),
+        "mixout(0.9)": lambda: ours(0.9),
+        f"mixout(0.7), {other}": lambda: ours(0.7, remake_rows=limit),
+        "mixout(0.7), dense gradient": lambda: ours(0.7, kept_only=False),
+        "mixout(0.7), public form": lambda: Training(bench, public(bench, sizes, 0.7), shape),
+    }
+
+
+def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Any]:
+    steps, memory, floors = {}, {}, {}
+    shared = torch.cuda.graph_pool_handle() if bench.cuda else None
+    for name, make in variants(bench, sizes, shape).items():
+        base = torch.cuda.memory_allocated() if bench.cuda else 0
+        training = make()
+        training.step()  # makes the optimiser's moments
+        held = torch.cuda.memory_allocated() - base if bench.cuda else 0
+        training.optimizer.zero_grad(set_to_none=True)
+        grads = held - (torch.cuda.memory_allocated() - base) if bench.cuda else 0
+        memory[name] = bench.peak(training.step) + held - grads
+        steps[name] = training.captured(shared)
+        floors[name] = 1.0 - float(name[7:10]) / 3 if name.startswith("mixout(") else 1.0
+    title = f"{sizes['num_hidden_layers']}x{sizes['hidden_size']}, {shape[0]}x{shape[1]}, whole step"
+    result = bench.compare(title, steps, DROPOUT, {})
+    print(f"{'':34} {'MiB at most':>12} {'to dropout':>11} {'floor of time':>14}")
+    for name, peak in memory.items():
+        print(f"{name:34} {peak / 2**20:12.0f} {peak / memory[DROPOUT]:11.3f} {floors[name]:14.3f}")
+    result |= {"memory": {name: peak / memory[DROPOUT] for name, peak in memory.items()}, "floors": floors}
+    del steps, training
+    return {**result, "passes_ms": passes(bench, sizes, shape)}
+
+
+def passes(bench: Bench, sizes: dict[str, int], shape: tuple[int, int], p: float = 0.7) -> dict[str, float]:
+    """Milliseconds of each kind of pass over all layers of a step, alone, and of plain autocast's beside it."""
+    model, tokens, low = build(bench, sizes, 0.0), shape[0] * shape[1], bench.dtype
+    apply_(model, Mixout(p=p, layers="linear"))
+    pool = MaskPool(model)
+    pool.draw_()
+    layers = [(name, layer, layer.mix_drawn) for name, layer in pool.layers.items() if "encoder" in name]
+    inputs: dict[Any, Tensor] = {}
+
+    def rows(width: int, dtype: torch.dtype) -> Tensor:
+        return inputs.setdefault((width, dtype), torch.randn(tokens, width, device=bench.device).to(dtype))
+
+    def each(run: Callable[[str, Any, Any], Any]) -> Step:
+        for _, layer, mask in layers:
+            for width in (layer.in_features, layer.out_features, len(mask.kept)):
+                rows(width, low), rows(width, torch.float32)  # made before anything is captured
+        with torch.no_grad():
+            return bench.graphed(lambda: [run(*one) for one in layers] and None)
+
+    def fed(name: str, layer: Any) -> Tensor:
+        return rows(layer.in_features, torch.float32 if name.endswith(FP32_FED) else low)
+
+    tallest = max(layer.out_features for _, layer, _ in layers)
+    parts = {len(m.kept): torch.randn(tallest, len(m.kept), device=bench.device).to(low) for _, _, m in layers}
+    whole = {n.in_features: torch.randn(tallest, n.in_features, device=bench.device).to(low) for _, n, _ in layers}
+    runs = {
+        "draw all masks": bench.graphed(pool.draw_),
+        "mix": each(lambda _, n, m: mix(n.weight, n.target, m.place, n.bias, p, low)),
+        "  autocast's cast of weights": each(lambda _, n, m: (n.weight.to(low, copy=True), n.bias.to(low, copy=True))),
+        "take kept columns, cast": each(lambda name, n, m: take(fed(name, n), m.kept, low)),
+        "  autocast's cast of inputs": each(lambda name, n, m: fed(name, n).to(low)),
+        "expand": each(lambda _, n, m: expand(parts[len(m.kept)][: n.out_features], m.place, 1.0, True, torch.float32)),
+        "  autocast's cast of gradients": each(lambda _, n, m: whole[n.in_features][: n.out_features].float()),
+        "weight gradients, kept": each(lambda _, n, m: rows(n.out_features, low).t() @ rows(len(m.kept), low)),
+        "  weight gradients, dense": each(lambda _, n, m: rows(n.out_features, low).t() @ rows(n.in_features, low)),
+    }
+    times = interleaved(runs, bench.rounds)
+    median = {name.strip(): 1000 * sorted(found)[len(found) // 2] for name, found in times.items()}
+    print(f"passes over all layers of a step, p = {p}, ms; indented: what a plain layer has in its place")
+    for name in runs:
+        print(f"{name:34} {median[name.strip()]:9.3f}")
+    return median
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--rounds", type=int, default=None, help="rounds of each part (31 on a GPU, 3 on the CPU)")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs: launching is timed too")
+    parser.add_argument("--tiny", action="store_true", help="a small model and batch, to try the script")
+    parser.add_argument("--shapes", type=int, nargs="+", choices=[0, 1], default=[0, 1], help="32x128, 64x256")
+    options = parser.parse_args()
+    print(machine())
+    started = time.perf_counter()
+    bench = Bench(options.device, options.rounds or (31 if options.device == "cuda" else 3), options.eager)
+    print(f"{bench.operations / 1e12:.3g} Tflop/s in a large product, {bench.bytes / 1e9:.4g} GB/s in a large copy")
+    chosen = [(2, 16), (4, 16)] if options.tiny else SHAPES
+    # On a CPU the layers take the device's way too: the same script, in plain torch.
+    devices = nullcontext() if bench.cuda else mock.patch.object(mixed_layers, "COLUMN_DEVICES", {"cpu"})
+    results = {}
+    with devices:
+        for number in options.shapes:
+            results[f"{SHAPES[number][0]}x{SHAPES[number][1]}"] = compare(
+                bench, TINY if options.tiny else LARGE, chosen[number]
+            )
+    summary: dict[str, Any] = {"seconds": time.perf_counter() - started, "machine": machine(), "parts": results}
+    for name, result in results.items():
+        for p in ("0.7", "0.9"):
+            summary[f"mixout_{p}_over_dropout_{name}"] = result["ratio"][f"mixout({p})"]
+            summary[f"memory_{p}_over_dropout_{name}"] = result["memory"][f"mixout({p})"]
+    finish(summary, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""How many trials a minute does a study end on one GPU, against a loop over transformers.Trainer?
+
+    python benchmarks/replicas.py --json
+    python benchmarks/replicas.py --per-gpu 1 4 8 --seeds 20
+
+The 6x384 encoder (the bundled MiniLM where it is installed, else random weights) on RTE (else rows of its lengths),
+3 epochs of batches of 32 in bf16, scored three times on validation. The study is `steadytune study run` with its
+ledger, workers and checkpoints; its time is from the first claim to the last result. A Trainer's time is from loading
+the model to its last evaluation. Both begin after imports and tokenisation, and are run in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+
+from common import finish, machine
+from engine import RTE_LENGTHS, model_directory
+from steadytune.engine.encode import encode
+from steadytune.models import load_model
+from steadytune.recipe import Recipe
+from steadytune.study.data import StudyTask
+from steadytune.study.folder import prepare, read_results
+from steadytune.study.ledger import Ledger
+from steadytune.study.local import run_local
+from steadytune.tasks.base import Data
+
+
+def task_of(folder: Path) -> dict[str, Any]:
+    """RTE as the study file names it, or made-up rows of its lengths."""
+    place = Path(os.environ.get("STEADYTUNE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+    if (place / "glue" / "RTE" / "train.tsv").is_file():
+        return {"glue": str(place / "glue" / "RTE")}
+    draw = np.random.default_rng(0)
+    for split, rows in (("train", 2490), ("validation", 277)):
+        lengths = np.interp(draw.random(rows), np.linspace(0, 1, len(RTE_LENGTHS)), RTE_LENGTHS).astype(int)
+        with (folder / f"{split}.csv").open("w", newline="") as stream:
+            made = csv.writer(stream)
+            made.writerow(["text", "label"])
+            made.writerows([" ".join(map(str, draw.integers(0, 1000, n))), "ab"[draw.integers(2)]] for n in lengths)
+    return {"file": str(folder), "text": "text", "label": "label"}
+
+
+def study_rate(folder: Path, spec: dict[str, Any], name: str, per_gpu: int, seeds: int) -> dict[str, float]:
+    file = folder / f"{name}.yaml"
+    file.write_text(json.dumps({**spec, "seeds": seeds}))
+    prepared = prepare(file, folder / name)
+    began = time.perf_counter()
+    assert run_local(prepared.ledger, per_gpu=per_gpu)
+    whole = time.perf_counter() - began
+    with Ledger.open(prepared.ledger, readonly=True) as ledger:
+        rows = ledger.rows()
+    seconds = max(row.ended or 0.0 for row in rows) - min(row.started or 0.0 for row in rows)
+    results = read_results(prepared.folder)
+    return {"per_minute": 60 * seeds / seconds, "seconds": seconds, "with_start": whole, "trials": len(results.trials)}
+
+
+def trainer_seconds(recipe: Recipe, data: Data, seed: int, folder: str, cpu: bool) -> float:
+    encoded = encode(data, recipe)
+    rows = {}
+    for name in ("train", "validation"):
+        split = encoded.splits[name]
+        labels = np.asarray(split.labels)
+        rows[name] = [
+            {**{key: each[row].tolist() for key, each in split.inputs.items()}, "labels": int(labels[row])}
+            for row in range(len(split))
+        ]
+    if not cpu:
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    model, _ = load_model(recipe, encoded.task, seed)
+    arguments = TrainingArguments(
+        folder,
+        per_device_train_batch_size=recipe.batch_size,
+        per_device_eval_batch_size=256,
+        num_train_epochs=recipe.epochs or 1,
+        learning_rate=recipe.lr,
+        bf16=not cpu,
+        use_cpu=cpu,
+        seed=seed,
+        eval_strategy="epoch",
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+    collator = DataCollatorWithPadding(encoded.encoder.tokenizer)
+    made: Any = Trainer(model, arguments, collator, rows["train"], rows["validation"])  # type: ignore[arg-type]
+    made.train()
+    if not cpu:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--per-gpu", nargs="+", type=int, default=[1, 4, 8, 10])
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--trainers", type=int, default=3, help="runs of Trainer, spread between the studies")
+    parser.add_argument("--epochs", type=float, default=3.0)
+    parser.add_argument("--rows", type=int, help="limit rows, to try it out")
+    options = parser.parse_args()
+    cpu = not torch.cuda.is_available()
+    print(machine())
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        task = task_of(folder) | (
+            {"limit": {"train": options.rows, "validation": options.rows}} if options.rows else {}
+        )
+        base = {
+            "model": model_directory(folder / "model"),
+            "epochs": options.epochs,
+            "batch_size": 32,
+            "evaluations": 3,
+            "lr": 5e-5,
+            "precision": "fp32" if cpu else "bf16",
+        }
+        spec = {"study": "Throughput", "base": base, "tasks": {"RTE": task}, "variants": {"standard": {}}}
+        recipe = Recipe.from_data({**base, "methods": []})
+        data = StudyTask.from_data(task).load(folder)
+        times: list[float] = []
+        rates: dict[int, dict[str, float]] = {}
+        if not cpu:
+            trainer_seconds(recipe, data, 0, place, cpu)  # warm
+        for number, per_gpu in enumerate(options.per_gpu):
+            rates[per_gpu] = study_rate(folder, spec, f"study-{per_gpu}", per_gpu, options.seeds)
+            if number < options.trainers:
+                times.append(trainer_seconds(recipe, data, number, place, cpu))
+    loop = 60 / statistics.median(times)
+    print(f"\nTrainer, one after another: {loop:.1f} trials a minute ({', '.join(f'{t:.2f}' for t in times)} s each)")
+    print(f"{'at a time':>9} {'trials/min':>11} {'over Trainer':>13} {'seconds':>8} {'with start':>11}")
+    for per_gpu, rate in rates.items():
+        print(
+            f"{per_gpu:9} {rate['per_minute']:11.1f} {rate['per_minute'] / loop:13.1f} {rate['seconds']:8.1f} "
+            f"{rate['with_start']:11.1f}"
+        )
+    best = max(rate["per_minute"] for rate in rates.values())
+    result = {"trials_over_trainer": best / loop, "trainer_per_minute": loop, "machine": machine()}
+    result |= {"per_minute": {str(k): rate["per_minute"] for k, rate in rates.items()}}
+    finish(result, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""A run's own place on a device, so that several runs can share one process and one GPU.
+
+    stream      the order of its work on the GPU; work of other lanes may run beside it
+    generator   what its dropout draws from; a CUDA graph keeps the generator that it was captured with, and two graphs
+                with one generator could not be replayed at the same time
+    turn        held while something runs that a process has once: torch's, numpy's and Python's global generators,
+                the capture of a graph. A replay needs no turn.
+
+A lane on a CPU is only the turn. What a run computes does not depend on its lane.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Lanes:
+    """What the lanes of one process share."""
+
+    def __init__(self, several: bool = False) -> None:
+        self.several = several  # then time and memory of a run are not its own
+        self.lock = threading.RLock()
+        self.warm: dict[Hashable, list[bool]] = {}  # what has run here before; which parameters got a gradient
+
+
+class Lane:
+    """One of the places of a device."""
+
+    def __init__(self, device: torch.device, lanes: Lanes | None = None) -> None:
+        self.device, self.lanes = device, lanes or Lanes()
+        self.stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            torch.cuda.init()
+            self.stream = torch.cuda.Stream(device)
+            self.generator = torch.Generator(device)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Everything that this thread launches inside goes to the lane's stream; at the end it is done."""
+        if self.stream is None:
+            yield
+            return
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            self.stream.wait_stream(torch.cuda.default_stream(self.device))  # what the caller has made
+            try:
+                yield
+            finally:
+                self.stream.synchronize()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Alone with the global generators; the device's is this lane's for the time."""
+        with self.lanes.lock:
+            if self.stream is None:
+                yield
+                return
+            shared = torch.cuda.default_generators[self.device.index]
+            before = shared.graphsafe_get_state()
+            shared.graphsafe_set_state(self.generator)
+            try:
+                yield
+            finally:
+                shared.graphsafe_set_state(before)

@@ -1,0 +1,86 @@
+"""The mixout masks of a run's steps: one per layer and step, whatever the chunks.
+
+    begin_   before the first chunk of a step: are the step's masks such that a recorded step may be replayed?
+    again_   before each further chunk, which must see the masks of the first, as if the batch were one forward
+    back_    the step begins anew (memory ran out)
+
+Masks are functions of counters (rng.py), so going back is setting counters back. On a GPU, where every layer draws once
+in a step, a pool draws all of them in one go, and weight gradients are computed for kept columns only. Those have a
+fixed capacity there. Which of the coming steps keep more is computed ahead, for many steps at once: such a step, one
+in tens of thousands, takes the dense gradient and is not replayed. Nothing else here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from steadytune.methods.mask_pool import MaskPool, column_layers, use_kept_columns_
+from steadytune.methods.mixed_layers import mixed_layers
+
+_AHEAD = 256  # steps that one look ahead covers
+
+
+class Masks:
+    """The masks of one model; of one without mixed layers, nothing."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._counters = [layer.mix_state for _, layer in mixed_layers(model)]
+        self._marked: list[Tensor] = []
+        self._pool: MaskPool | None = None
+        self._too_many: deque[bool] = deque()  # of the coming steps: does a mask keep more columns than fit?
+        self._dense = False
+
+    def pool_(self, one_step: Callable[[], object]) -> None:
+        """Draw all masks of a step in one go, if `one_step` (run for nothing here) asks each layer for one."""
+        layers = column_layers(self._model)
+        if not layers or not all(layer.mix_state.is_cuda for layer in layers.values()):
+            return
+        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+        before = {name: layer.calls() for name, layer in layers.items()}
+        with torch.no_grad():
+            one_step()
+            after = {name: layer.calls() for name, layer in layers.items()}
+            for buffer, old in buffers:
+                buffer.copy_(old)
+        if MaskPool.why_not(before, after) is None:
+            self._pool = MaskPool(self._model)
+            alone = [layer for _, layer in mixed_layers(self._model) if layer not in set(layers.values())]
+            self._counters = [self._pool.states, *(layer.mix_state for layer in alone)]
+            use_kept_columns_(self._model, True)
+
+    def begin_(self) -> bool:
+        if self._counters:
+            self._marked = [counter.clone() for counter in self._counters]
+        if self._pool is None:
+            return True
+        if not self._too_many:
+            self._too_many.extend(self._pool.forecast(_AHEAD).tolist())
+        dense = self._too_many.popleft()
+        if dense != self._dense:
+            use_kept_columns_(self._model, not dense)
+            self._dense = dense
+        self._pool.draw_()
+        return not dense
+
+    def again_(self) -> None:
+        if self._pool is None:
+            self._rewind_()
+
+    def back_(self) -> None:
+        self._rewind_()
+        if self._pool is not None:
+            self._pool.draw_()
+
+    def forward_(self) -> None:
+        """A forward of one chunk comes: it may use the masks that are drawn."""
+        if self._pool is not None:
+            self._pool.reuse_()
+
+    def _rewind_(self) -> None:
+        if self._counters:
+            torch._foreach_copy_(self._counters, self._marked)

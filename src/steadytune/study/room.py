@@ -1,0 +1,53 @@
+"""How many trials a GPU has room and use for at a time: what `--per-gpu auto` means.
+
+    memory of a trial = 32 bytes x parameters      weights, gradients, two moments, what they are measured against, best
+                      + 60 bytes x hidden size x blocks x tokens of a batch          activations kept for the backward
+
+More at a time pays as long as one leaves the GPU idle between its kernels, which small models do. Numbers by
+`benchmarks/replicas.py` on an H200; what a trial measures does not depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from steadytune.errors import SteadytuneError
+from steadytune.models import load_config
+from steadytune.recipe import Recipe
+from steadytune.study.data import located
+from steadytune.study.estimate import parameters
+from steadytune.tasks.base import Task
+
+_OF_USE = ((50e6, 8), (200e6, 4), (500e6, 2))  # up to so many parameters, so many trials
+_FILLED = 0.8  # of the memory
+
+
+def per_gpu(wanted: str | None, recipes: Iterable[Recipe], base: Path) -> int | None:
+    """The number that `--per-gpu` means; "auto" goes by the largest model of the recipes and the smallest GPU here."""
+    if wanted is None:
+        return None
+    if wanted != "auto":
+        if not wanted.isdecimal() or int(wanted) < 1:
+            raise SteadytuneError(f"--per-gpu is a number of at least 1, or auto, not {wanted!r}.")
+        return int(wanted)
+    if not torch.cuda.is_available():
+        return None
+    memory = min(torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count()))
+    unlike = {(r.model, r.start_from, r.batch_size, r.max_length): r for r in recipes}
+    return min((_replicas(located(recipe, base), memory) for recipe in unlike.values()), default=1)
+
+
+def _replicas(recipe: Recipe, memory: float) -> int:
+    size = parameters(recipe)
+    if size is None:
+        return 1
+    config = load_config(recipe, Task("room", "classification", "accuracy", ("0", "1"), ("text",)))
+    hidden = getattr(config, "hidden_size", None) or getattr(config, "d_model", None) or 1024
+    blocks = getattr(config, "num_hidden_layers", None) or 24
+    tables = getattr(config, "vocab_size", None) or 0
+    needed = 32.0 * (size + tables * hidden) + 60.0 * hidden * blocks * recipe.batch_size * recipe.max_length
+    useful = next((count for most, count in _OF_USE if size <= most), 1)
+    return max(1, min(useful, int(_FILLED * memory / needed)))

@@ -1,0 +1,125 @@
+"""The linear layer of fixed shapes in plain torch, against autograd through the dense form in float64."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from steadytune.kernels import mixout_columns
+from steadytune.kernels.mixout import mixed_linear
+from steadytune.kernels.mixout_columns import column_linear
+from steadytune.kernels.mixout_masks import draw, new_rule
+from steadytune.rng import new_counter
+
+SHAPES = [(3, 5, 7), (1, 1, 1), (4, 130, 33), (2, 16, 24)]  # positions, in, out
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+def inputs(positions, columns, rows, dtype=torch.float32):
+    x, w, b = torch.randn(2, positions, columns), torch.randn(rows, columns), torch.randn(rows)
+    return [each.to(dtype).requires_grad_() for each in (x, w, b)], torch.randn(rows, columns).to(dtype)
+
+
+def dense(tensors, target, place, p, g):
+    """Output and gradients by autograd in float64."""
+    x, w, b = (each.detach().double().requires_grad_() for each in tensors)
+    out = functional.linear(x, torch.lerp(target.double(), w, (place >= 0).double() / (1 - p)), b)
+    return out.detach(), torch.autograd.grad(out, (x, w, b), g.double())
+
+
+def error(found, expected):
+    return float((found.detach().double() - expected).norm() / (expected.norm() + 1e-9))
+
+
+@pytest.mark.parametrize("remade", [False, True])
+@pytest.mark.parametrize("kept_only", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_against_the_dense_form(shape, dtype, kept_only, remade, monkeypatch):
+    monkeypatch.setattr(mixout_columns, "REMAKE_ROWS", 0 if remade else 10**9)
+    p, (tensors, target) = 0.6, inputs(*shape, dtype)
+    columns = draw(new_counter(shape[1]), new_rule(shape[1], p))
+    out = column_linear(*tensors, target, columns, p, 1 / (1 - p), kept_only)
+    g = torch.randn_like(out)
+    expected, grads = dense(tensors, target, columns.place, p, g)
+    assert error(out, expected) < TOLERANCE[dtype]
+    for found, grad in zip(torch.autograd.grad(out, tensors, g), grads, strict=True):
+        assert found.dtype == dtype
+        assert error(found, grad) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("kept_only", [False, True])
+def test_gradcheck(kept_only):
+    tensors, target = inputs(2, 20, 3, torch.float64)
+    columns = draw(new_counter(2), new_rule(20, 0.5))
+    assert torch.autograd.gradcheck(
+        lambda x, w, b: column_linear(x, w, b, target, columns, 0.5, 2.0, kept_only), tensors
+    )
+
+
+@pytest.mark.parametrize("kept_only", [False, True])
+def test_equals_the_form_of_the_cpu_under_autocast(kept_only):
+    (x, w, b), target = inputs(4, 96, 12)
+    columns = draw(new_counter(3), new_rule(96, 0.7))
+    scale = (columns.place >= 0).float().div_(1 - 0.7)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = mixed_linear(x, w, b, target, scale, 1.0)
+        out = column_linear(x, w, b, target, columns, 0.7, 1.0, kept_only)
+    assert torch.equal(out, plain)
+    g = torch.randn_like(out)
+    for found, expected in zip(torch.autograd.grad(out, (x, w, b), g), torch.autograd.grad(plain, (x, w, b), g)):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-2)
+
+
+def test_a_mask_that_does_not_fit_is_never_cut():
+    (x, w, b), target = inputs(2, 64, 8)
+    rule = new_rule(64, 0.5)._replace(capacity=8)
+    columns = draw(new_counter(1), rule)
+    column_linear(x, w, b, target, columns, 0.5, 2.0, kept_only=True).sum().backward()
+    over = columns.place >= 8
+    assert w.grad[:, over].isnan().all()
+    assert torch.isfinite(w.grad[:, ~over]).all()
+    w.grad = None
+    column_linear(x, w, b, target, columns, 0.5, 2.0, kept_only=False).sum().backward()
+    assert (w.grad[:, over] != 0).all()
+
+
+def test_the_mixed_weight_is_kept_or_made_again():
+    square, tall = torch.zeros(8, 8), torch.zeros(32, 8)
+    found = [[mixout_columns.remakes(rows, w) for w in (square, tall)] for rows in (512, 4096, 8192)]
+    assert found == [[False, False], [False, True], [True, True]]
+
+
+def test_only_kept_columns_of_the_input_are_held():
+    (x, w, _), target = inputs(50, 1024, 8)
+    columns = draw(new_counter(1), new_rule(1024, 0.7))
+    held = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(tuple(t.shape)) or t, lambda t: t):
+        column_linear(x, w, None, target, columns, 0.7, 1.0, kept_only=True)
+    assert (100, 384) in held
+    assert (100, 1024) not in held
+
+
+def test_what_needs_no_gradient_gets_none():
+    (x, w, b), target = inputs(2, 24, 8)
+    columns = draw(new_counter(1), new_rule(24, 0.5))
+    w.requires_grad_(False)
+    column_linear(x, w, b, target, columns, 0.5, 2.0, kept_only=True).sum().backward()
+    assert w.grad is None
+    assert x.grad is not None
+    with torch.no_grad():
+        assert not column_linear(x, w, b, target, columns, 0.5, 2.0).requires_grad
+
+
+def test_no_rows_and_inputs_of_any_layout():
+    (x, w, b), target = inputs(3, 24, 8)
+    columns = draw(new_counter(1), new_rule(24, 0.5))
+    none = column_linear(x[:0], w, b, target, columns, 0.5, 2.0, kept_only=True)
+    none.sum().backward()
+    assert none.shape == (0, 3, 8)
+    assert (w.grad == 0).all()
+    turned = x.detach().transpose(0, 1)
+    torch.testing.assert_close(
+        column_linear(turned, w, b, target, columns, 0.5, 2.0),
+        column_linear(turned.contiguous(), w, b, target, columns, 0.5, 2.0),
+    )
