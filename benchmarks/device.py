@@ -53,7 +53,15 @@ class Bench:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
-        return self.waiting(graph.replay)
+        return self.replaying(graph, step)
+
+    def replaying(self, graph: torch.cuda.CUDAGraph, step: Step) -> Step:
+        """Replays, and holds on to what was captured: a graph knows addresses only."""
+
+        def replay(captured: Step = step) -> None:
+            graph.replay()
+
+        return self.waiting(replay)
 
     def peak(self, run: Step) -> int:
         """The most bytes of tensors alive at once that the run made."""

@@ -114,7 +114,7 @@ class Training:
         with torch.cuda.graph(graph, pool=memory):
             self.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return self.bench.waiting(graph.replay)
+        return self.bench.replaying(graph, self.step)
 
 
 def variants(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Callable[[], Training]]:

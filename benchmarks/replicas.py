@@ -135,9 +135,11 @@ def main() -> None:
         if not cpu:
             trainer_seconds(recipe, data, 0, place, cpu)  # warm
         for number, per_gpu in enumerate(options.per_gpu):
-            rates[per_gpu] = study_rate(folder, spec, f"study-{per_gpu}", per_gpu, options.seeds)
+            rate = rates[per_gpu] = study_rate(folder, spec, f"study-{per_gpu}", per_gpu, options.seeds)
+            print(f"{per_gpu} at a time: {rate['per_minute']:.1f} trials a minute", flush=True)
             if number < options.trainers:
                 times.append(trainer_seconds(recipe, data, number, place, cpu))
+                print(f"Trainer: {times[-1]:.2f} s for one", flush=True)
     loop = 60 / statistics.median(times)
     print(f"\nTrainer, one after another: {loop:.1f} trials a minute ({', '.join(f'{t:.2f}' for t in times)} s each)")
     print(f"{'at a time':>9} {'trials/min':>11} {'over Trainer':>13} {'seconds':>8} {'with start':>11}")

@@ -11,7 +11,7 @@ import numpy as np  # noqa: E402
 
 from steadytune import CheckpointAverage, Dropout, FraternalDropout, Mixout, RDrop, Reinit, Streams  # noqa: E402
 from steadytune.engine.encode import encode  # noqa: E402
-from steadytune.engine.gradients import BatchGradient  # noqa: E402
+from steadytune.engine.chunk import Chunk  # noqa: E402
 from steadytune.engine.train import train  # noqa: E402
 from tiny_tasks import tiny_data, tiny_recipe  # noqa: E402
 from two_processes import RANK, WORLD, die_with_launcher  # noqa: E402
@@ -58,18 +58,18 @@ def run(folder, name):
 
 def with_little_memory(recipe, encoded):
     """The last process runs out of memory; all of them take smaller chunks."""
-    plain = BatchGradient._loss
+    plain = Chunk._loss
 
     def small_memory(self, batch, moment):
         if RANK == WORLD - 1 and batch["input_ids"].numel() > 50:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return plain(self, batch, moment)
 
-    BatchGradient._loss = small_memory
+    Chunk._loss = small_memory
     try:
         result, model = train(recipe, encoded, STREAMS, device="cpu")
     finally:
-        BatchGradient._loss = plain
+        Chunk._loss = plain
     assert "Out of memory at step 1" in result.notes[0]
     return result, model
 

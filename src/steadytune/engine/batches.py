@@ -194,19 +194,26 @@ def _on(array: np.ndarray, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def to_pixels(images: Tensor, pixels: Pixels | None) -> Tensor:
-    """uint8 [rows, height, width] or [..., 3] -> float32 [rows, channels, height, width], scaled and normalised."""
+def to_pixels(images: Tensor, pixels: Pixels | None, numbers: Tensor | None = None) -> Tensor:
+    """uint8 [rows, height, width] or [..., 3] -> float32 [rows, channels, height, width], scaled and normalised.
+
+    `numbers`, from `pixel_numbers`, are the constants on the images' device, for where they must be there beforehand.
+    """
     assert pixels is not None
+    luma, mean, std = (pixel_numbers(pixels, images.device) if numbers is None else numbers).unbind()
     made = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2)
     made = made.to(torch.float32) / 255.0
     if made.shape[1] != pixels.channels:
-        made = _grey(made) if pixels.channels == 1 else made.expand(-1, pixels.channels, -1, -1)
+        grey = (made * luma[:3, None, None]).sum(1, keepdim=True) if pixels.channels == 1 else None
+        made = grey if grey is not None else made.expand(-1, pixels.channels, -1, -1)
     if pixels.size is not None and made.shape[-2:] != pixels.size:
         made = functional.interpolate(made, pixels.size, mode="bilinear", antialias=True, align_corners=False)
-    mean, std = (made.new_tensor(values)[:, None, None] for values in (pixels.mean, pixels.std))
+    mean, std = (each[: pixels.channels, None, None] for each in (mean, std))
     return ((made - mean) / std).contiguous()
 
 
-def _grey(images: Tensor) -> Tensor:
-    """ITU-R 601 luma, as PIL's convert("L")."""
-    return (images * images.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+def pixel_numbers(pixels: Pixels, device: torch.device) -> Tensor:
+    """float32 [3, channels or more]: ITU-R 601 luma (as PIL's convert("L")), mean and standard deviation."""
+    width = max(3, pixels.channels)
+    rows = [(0.299, 0.587, 0.114), pixels.mean, pixels.std]
+    return torch.tensor([[*row, *[1.0] * (width - len(row))] for row in rows], dtype=torch.float32, device=device)

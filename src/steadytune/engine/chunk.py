@@ -1,16 +1,18 @@
 """Forward and backward of one chunk of a batch: what a step spends its time on.
 
-    gradients += share * grad L(rows),      loss += share * L(rows)
+    gradients += share * grad L(rows),      loss += share * L(rows)          (= for the first chunk of a batch)
 
 On a GPU the rows are gathered from tables that lie there (resident.py), and a shape that comes often is recorded as a
-CUDA graph and replayed (graphs.py): the same kernels without the host. A shape is (rows, width of the input, width of
-the target). Which shapes come often is read off the first epoch, so it is the same in a resumed run.
+CUDA graph and replayed (graphs.py): the same kernels without the host. A shape is (1 for the first chunk of a batch,
+rows, width of the input, width of the target). Which shapes come often is read off the first epoch, so it is the same
+in a resumed run. Gradients have one place in memory for the whole run there: a graph knows addresses only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +32,13 @@ from steadytune.methods.loss import call, kind_of, labels_of, logits_of, nll
 from steadytune.recipe import Recipe
 
 Shape = tuple[int, ...]
+
+
+class Form(NamedTuple):
+    """How rows are padded: to a multiple of something, or to the longest of them."""
+
+    rounded: bool
+    multiple: int
 
 
 @dataclass(frozen=True)
@@ -64,9 +73,11 @@ class Chunk:
         lane: Lane,
         masks: Masks,
         parameters: list[nn.Parameter],
+        alone: bool,
         why_plain: str = "",
     ) -> None:
         self.applied, self.recipe, self.encoded, self.scaler = applied, recipe, encoded, scaler
+        self.parameters = parameters
         self.model, self.lane, self.device, self.masks = applied.site.model, lane, lane.device, masks
         self.split = encoded.splits["train"]
         self.loss = torch.zeros((), device=self.device)
@@ -78,14 +89,14 @@ class Chunk:
             self.resident = Resident(encoded.encoder, self.split, self.device)
         elif self.device.type == "cuda":
             self.why_plain = self.why_plain or "the rows would take more than a tenth of the GPU's memory"
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and alone:
             kind = (recipe.model, recipe.precision, str(recipe.methods), encoded.fingerprint)
             self.graphs = Graphs(lane, self.model, parameters, kind, [self.loss])
         self._inputs: dict[Shape, _Inputs] = {}
 
-    def shape(self, rows: np.ndarray, rounded: bool, multiple: int) -> Shape:
+    def shape(self, rows: np.ndarray, number: int, form: Form) -> Shape:
         assert self.resident is not None
-        return (len(rows), *self.resident.widths(rows, rounded, multiple))
+        return (int(number == 0), len(rows), *self.resident.widths(rows, form.rounded, form.multiple))
 
     def rehearse(self) -> None:
         """One forward for nothing, to see what it does to the masks."""
@@ -102,16 +113,24 @@ class Chunk:
             self.graphs.clear()
 
     def __call__(
-        self, rows: np.ndarray, share: float, seed: int, moment: Moment, *, rounded: bool, multiple: int, replay: bool
+        self,
+        rows: np.ndarray,
+        number: int,
+        share: float,
+        seed: int,
+        moment: Moment,
+        form: Form,
+        replay: bool = True,
     ) -> None:
+        """`number` counts the chunks of a batch from 0; without `replay` the chunk runs plainly."""
         if self.resident is None:
             with self.lane.turn():
                 seed_(self.device, seed)
                 encoder, split = self.encoded.encoder, self.split
-                batch = collate(encoder, split, rows, self.device, rounded=rounded, multiple=multiple)
-                self._add(batch, share, moment)
+                batch = collate(encoder, split, rows, self.device, rounded=form.rounded, multiple=form.multiple)
+                self._add(batch, share, moment, number == 0)
             return
-        shape = self.shape(rows, rounded, multiple)
+        shape = self.shape(rows, number, form)
         wanted = torch.from_numpy(rows)
         if replay and shape in self.often and self._is_captured(shape, moment):
             inputs = self._inputs[shape]
@@ -122,15 +141,35 @@ class Chunk:
             return
         with self.lane.turn():
             seed_(self.device, seed)
-            self._add(self.resident.batch(wanted.to(self.device), shape[1:]), share, moment)
+            self._add(self.resident.batch(wanted.to(self.device), shape[2:]), share, moment, number == 0)
 
-    def _add(self, batch: dict[str, Tensor], share: float | Tensor, moment: Moment) -> None:
+    def _add(self, batch: dict[str, Tensor], share: float | Tensor, moment: Moment, first: bool) -> None:
         self.masks.forward_()
         with autocast(self.recipe.precision, self.device):
             loss = self._loss(batch, moment)
         loss = loss * share
-        self.scaler.scale(loss).backward()
+        scaled = self.scaler.scale(loss)
+        if self.graphs is None:
+            scaled.backward()
+        else:
+            self._gather_(torch.autograd.grad(scaled, self.parameters, allow_unused=True), first)
         self.loss += loss.detach()
+
+    @torch.no_grad()
+    def _gather_(self, gradients: Sequence[Tensor | None], first: bool) -> None:
+        """Into the gradients' place in memory: all at once, instead of one kernel for each parameter."""
+        for parameter, gradient in zip(self.parameters, gradients):
+            if gradient is not None and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        found = [(p.grad, g) for p, g in zip(self.parameters, gradients) if p.grad is not None and g is not None]
+        mine, new = [grad for grad, _ in found], [gradient for _, gradient in found]
+        if not first:
+            torch._foreach_add_(mine, new)
+            return
+        torch._foreach_copy_(mine, new)
+        unused = [p.grad for p, g in zip(self.parameters, gradients) if p.grad is not None and g is None]
+        if unused:
+            torch._foreach_zero_(unused)
 
     def _loss(self, batch: dict[str, Tensor], moment: Moment) -> Tensor:
         if not self.recipe.label_smoothing:
@@ -143,14 +182,14 @@ class Chunk:
         if self.graphs is None or self.why_plain or shape in self.graphs:
             return not self.why_plain
         inputs = _Inputs(
-            torch.zeros(shape[0], dtype=torch.int64, device=self.device), torch.zeros((), device=self.device)
+            torch.zeros(shape[1], dtype=torch.int64, device=self.device), torch.zeros((), device=self.device)
         )
         watched = _Watched(moment.step, moment.steps, moment.lr_scale)
         resident = self.resident
         assert resident is not None
 
         def work() -> None:
-            self._add(resident.batch(inputs.rows, shape[1:]), inputs.share, watched)
+            self._add(resident.batch(inputs.rows, shape[2:]), inputs.share, watched, first=bool(shape[0]))
 
         try:
             with self.lane.turn():

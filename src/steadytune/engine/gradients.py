@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from steadytune.apply import Applied
 from steadytune.engine.batches import CHUNK_COST, MULTIPLE, Cutter, Order, chunk_cost_on_gpu, round_up
-from steadytune.engine.chunk import Chunk, Shape
+from steadytune.engine.chunk import Chunk, Form, Shape
 from steadytune.engine.encode import TEXT_PAIRS, Encoded
 from steadytune.engine.graphs import Graphs
 from steadytune.engine.lane import Lane
@@ -62,8 +62,9 @@ class BatchGradient:
                 f"{self.summed} adds up over a batch instead of taking its mean, so it cannot be cut into parts: train "
                 "it with micro_batches=1, in one process, or choose variant='paper'."
             )
-        why_plain = "it was not asked for" if not graphs else "several processes train" if processes.count > 1 else ""
-        self.chunk = Chunk(applied, recipe, encoded, scaler, lane, self.masks, self.parameters, why_plain)
+        alone = processes.count == 1
+        why_plain = "it was not asked for" if not graphs else "" if alone else "several processes train"
+        self.chunk = Chunk(applied, recipe, encoded, scaler, lane, self.masks, self.parameters, alone, why_plain)
         cut = bucket and not self.summed
         if processes.device.type == "cuda":
             grain = max(1, applied.batch_size(recipe.batch_size) // 4)
@@ -82,7 +83,8 @@ class BatchGradient:
         for rows in order.batches(0, looked):
             rows = self._sorted(rows)
             chunks = self.cutter.chunks(self.split.sizes[rows])
-            seen.update(self.chunk.shape(rows[part], self.cutter.bucket, self.cutter.multiple) for part in chunks)
+            form = Form(self.cutter.bucket, self.cutter.multiple)
+            seen.update(self.chunk.shape(rows[part], number, form) for number, part in enumerate(chunks))
         self.chunk.expect(shape for shape, times in seen.items() if times * steps >= _OFTEN * looked)
         self._expected = (order, steps)
 
@@ -95,7 +97,8 @@ class BatchGradient:
                 full = False
             except torch.OutOfMemoryError:
                 full = True
-            full, *used = self.processes.agree([full, *(p.grad is not None for p in self.parameters)])
+            several = self.parameters if self.processes.count > 1 else []
+            full, *used = self.processes.agree([full, *(p.grad is not None for p in several)])
             if not full:
                 break
             # Smaller chunks, and the step from its start. Not inside `except`, which keeps the failed tensors alive.
@@ -116,7 +119,8 @@ class BatchGradient:
                 self.masks.again_()  # one batch, one mixout mask
             seed = stream_seed("noise", self.streams.noise, moment.step, rank, number)
             share = counts * float(split.weights[mine[part]].sum()) / total
-            self.chunk(mine[part], share, seed, moment, rounded=cutter.bucket, multiple=cutter.multiple, replay=replay)
+            form = Form(cutter.bucket, cutter.multiple)
+            self.chunk(mine[part], number, share, seed, moment, form, replay)
 
     def _sorted(self, rows: np.ndarray) -> np.ndarray:
         """By length, where batches are cut by length."""
@@ -150,8 +154,7 @@ class BatchGradient:
     @property
     def graphs(self) -> Graphs | None:
         """Where work of the run may be recorded; None where nothing is to be."""
-        plain = self.processes.count > 1 or not self.wants_graphs
-        return None if plain else self.chunk.graphs
+        return self.chunk.graphs if self.wants_graphs else None
 
     def remarks(self) -> list[str]:
         """What to say at the end of the run."""

@@ -6,7 +6,8 @@
 
 A graph runs the kernels that the plain loop would run, so it gives the same numbers. What it cannot repeat is a
 decision of the host: then `capture_` raises NotCaptured, and the caller runs the work plainly and says why. Before the
-first recording of a shape in a process the work runs once for nothing: libraries choose and load their kernels then.
+first recording of a shape in a process, and the first in a lane (cuBLAS has a handle for each thread), the work runs
+once for nothing: libraries choose and load their kernels then.
 
 All graphs of a run share one memory pool: nothing that a graph leaves behind for later lies in it (gradients and
 losses are outside), so they may be replayed in any order.
@@ -43,7 +44,7 @@ class Graphs:
         self, lane: Lane, model: nn.Module, parameters: list[nn.Parameter], kind: Hashable, kept: list[Tensor]
     ) -> None:
         self._lane, self._model, self._parameters, self._kind, self._kept = lane, model, parameters, kind, kept
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
 
     def __contains__(self, name: Hashable) -> bool:
@@ -57,7 +58,6 @@ class Graphs:
         if self._lane.stream is not None:
             self._lane.stream.synchronize()
         self._graphs.clear()
-        self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up_(self, name: Hashable, work: Callable[[], None]) -> None:
         """Run the work for nothing where this process has not run it: gradients and buffers are then as they were.
@@ -65,8 +65,9 @@ class Graphs:
         Afterwards every parameter that the work trains has a gradient to add to.
         """
         used = self._lane.lanes.warm.get((self._kind, name))
-        if used is None:
+        if used is None or not self._lane.warm:
             used = self._lane.lanes.warm[self._kind, name] = self._rehearse(work)
+            self._lane.warm = True
         for parameter, trained in zip(self._parameters, used):
             if trained and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -75,6 +76,8 @@ class Graphs:
         """Record the work, without running it. Raises NotCaptured where a replay would not be a repetition."""
         graph = torch.cuda.CUDAGraph()
         before = _host_randomness()
+        if not self._graphs:
+            self._pool = torch.cuda.graph_pool_handle()  # that of graphs which are gone is gone with them
         with _no_garbage_collection():
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
@@ -82,6 +85,7 @@ class Graphs:
             except BaseException as error:
                 with suppress(RuntimeError):
                     graph.capture_end()
+                self._lane.renew_generator_()
                 if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError | SteadytuneError):
                     raise
                 raise NotCaptured(f"the work cannot be recorded ({str(error).splitlines()[0]})") from error

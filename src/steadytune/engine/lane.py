@@ -32,11 +32,17 @@ class Lane:
 
     def __init__(self, device: torch.device, lanes: Lanes | None = None) -> None:
         self.device, self.lanes = device, lanes or Lanes()
+        self.warm = False  # whether anything has run here
         self.stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             torch.cuda.init()
             self.stream = torch.cuda.Stream(device)
             self.generator = torch.Generator(device)
+
+    def renew_generator_(self) -> None:
+        """After a recording that failed: the old one believes that it still goes on."""
+        self.generator = torch.Generator(self.device)
+        torch.cuda.default_generators[self.device.index].graphsafe_set_state(self.generator)
 
     @contextmanager
     def used(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steadytune.engine.batches import to_pixels, width_of
+from steadytune.engine.batches import pixel_numbers, to_pixels, width_of
 from steadytune.engine.encode import Encoder, Ragged, Split
 from steadytune.methods.loss import IGNORED
 
@@ -30,6 +30,7 @@ class Resident:
         self._left = encoder.tokenizer is not None and encoder.tokenizer.padding_side == "left"
         self._labels_left = self._left and encoder.task.kind == "language-model"  # labels stand where their tokens do
         self._pixels = None if split.pixels is None else torch.from_numpy(split.pixels).to(device)
+        self._numbers = None if encoder.pixels is None else pixel_numbers(encoder.pixels, device)
         self._inputs = {
             name: self._table(each, _fill(encoder, name), self._left) for name, each in split.inputs.items()
         }
@@ -67,7 +68,7 @@ class Resident:
     def batch(self, rows: Tensor, widths: Widths) -> dict[str, Tensor]:
         """The model's inputs and labels of these rows."""
         if self._pixels is not None:
-            made = {"pixel_values": to_pixels(self._pixels[rows], self.encoder.pixels)}
+            made = {"pixel_values": to_pixels(self._pixels[rows], self.encoder.pixels, self._numbers)}
         else:
             assert self._lengths is not None
             width = widths[0]

@@ -125,7 +125,8 @@ def _run(
         model, notes = load_model(recipe, task, streams.init, encoded.encoder.tokenizer)
     model.to(device).train()
     ruler = Ruler(model)
-    applied = apply_(model, recipe.methods, streams=streams)
+    with lane.turn():
+        applied = apply_(model, recipe.methods, streams=streams)
     ruler.begin(model, applied.site.reinitialised)
     optimizer = applied.optimizer(recipe.lr, recipe.weight_decay)
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")

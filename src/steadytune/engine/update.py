@@ -1,4 +1,4 @@
-"""What follows the gradients of a step: unscale, norm, clip, optimiser, and gradients that are zero again.
+"""What follows the gradients of a step: unscale, norm, clip, optimiser.
 
     n = ‖g‖,    g <- g min(1, clip / n),    w <- optimiser(w, g, lr)
 
@@ -32,7 +32,7 @@ class Update:
     ) -> None:
         self.optimizer, self.parameters, self.scaler, self.clip = optimizer, gradient.parameters, scaler, clip
         self.lane, self.graphs = lane, gradient.graphs
-        self.stays = self.graphs is not None  # whether gradients keep their place
+        self.stays = gradient.chunk.graphs is not None  # whether gradients keep their place, and are overwritten there
         self.norm = torch.zeros((), device=lane.device)
         self.why_plain = _why_not(optimizer, scaler) if self.graphs is not None else ""
         self._rates: Tensor | None = None
@@ -72,10 +72,10 @@ class Update:
             self.why_plain = str(error)
 
     def _fused_step(self) -> None:
-        """Clipping and zeroing ride along in the optimiser's one pass over the weights."""
+        """Clipping rides along in the optimiser's one pass over the weights."""
         self.norm.copy_(nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
         shorten = torch.clamp(self.clip / (self.norm + 1e-6), max=1.0) if self.clip else None  # as clip_grad_norm_
-        self.optimizer.step(grad_factor=shorten, zero_grads=True)  # type: ignore[call-overload]
+        self.optimizer.step(grad_factor=shorten)  # type: ignore[call-overload]
 
     def _step(self) -> None:
         self.scaler.unscale_(self.optimizer)
@@ -86,7 +86,8 @@ class Update:
         self.norm.copy_(norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=not self.stays)
+        if not self.stays:
+            self.optimizer.zero_grad(set_to_none=True)
 
 
 def _why_not(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> str:

@@ -52,7 +52,8 @@ def row_losses_(z: Tensor, terms: Terms, offset: Tensor | None = None, gradient:
 
     `offset`, [V], is added to the logits first, in full precision. Without `gradient`, z is left as it is.
     """
-    if is_one_kernel(z.device.type, z.dtype):
+    # torch.compile may lay z out anew, and the kernel goes by the stride that it was traced with.
+    if is_one_kernel(z.device.type, z.dtype) and not torch.compiler.is_compiling():
         from steadytune.kernels.rdrop_triton import row_losses_triton_
 
         return row_losses_triton_(z, terms, offset, gradient)

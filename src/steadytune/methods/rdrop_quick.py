@@ -19,8 +19,7 @@ from steadytune.kernels.rdrop import chunked_rdrop_loss, fused_rdrop_loss
 from steadytune.methods.late_logits import LARGE_VOCABULARY, LateLogits
 from steadytune.methods.loss import aligned
 
-# Where these kernels have been run. "cuda" joins when tests/gpu/test_rdrop_gpu.py has passed on a real device.
-DEVICES = {"cpu"}
+DEVICES = {"cpu", "cuda"}  # where these kernels have been run (tests/gpu/test_rdrop_gpu.py)
 
 
 class Form(Protocol):
