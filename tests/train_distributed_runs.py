@@ -10,8 +10,8 @@ sys.path[:0] = [str(Path(__file__).parent)]
 import numpy as np  # noqa: E402
 
 from steadytune import CheckpointAverage, Dropout, FraternalDropout, Mixout, RDrop, Reinit, Streams  # noqa: E402
-from steadytune.engine.encode import encode  # noqa: E402
 from steadytune.engine.chunk import Chunk  # noqa: E402
+from steadytune.engine.encode import encode  # noqa: E402
 from steadytune.engine.train import train  # noqa: E402
 from tiny_tasks import tiny_data, tiny_recipe  # noqa: E402
 from two_processes import RANK, WORLD, die_with_launcher  # noqa: E402
