@@ -9,7 +9,8 @@ the public form, a lerp per layer that autograd differentiates. Peak memory is t
 gradients, moments and targets.
 
 The floor is by operation count: forward, input gradient and weight gradient cost the same, and mixout needs a fraction
-1 - p of the last one. Beside it, what is in the way: the time of each pass that is not a matrix product, alone.
+1 - p of the last one. Beside it, what is in the way: each pass of a mixed layer, and its floor (mixout_passes.py).
+`--tune` compares tile sizes of the kernels instead of whole steps, `--profile` lists the kernels of a step.
 `--device cpu --tiny` runs the same script in plain torch, to see that it works; its numbers mean nothing.
 """
 
@@ -25,13 +26,15 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.profiler import ProfilerActivity
 from transformers import BertConfig, BertForSequenceClassification
 
-from common import finish, interleaved, machine
+from common import finish, machine
 from device import Bench, Step
+from mixout_passes import passes
+from mixout_tune import tune
 from steadytune import Mixout, apply_
 from steadytune.kernels import mixout_columns
-from steadytune.kernels.mixout_columns import expand, mix, take
 from steadytune.methods import mixed_layers
 from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
 from steadytune.methods.mixout import select_layers
@@ -40,7 +43,6 @@ LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256}
 SHAPES = [(32, 128), (64, 256)]
 DROPOUT = "dropout(0.1)"
-FP32_FED = ("query", "key", "value", "intermediate.dense")  # behind a LayerNorm, which autocast keeps
 
 
 class PublicMixLinear(nn.Linear):
@@ -74,12 +76,12 @@ def public(bench: Bench, sizes: dict[str, int], p: float) -> nn.Module:
 class Training:
     """Whole steps of one variant."""
 
-    def __init__(self, bench: Bench, model: nn.Module, shape: tuple[int, int], remake_rows: int | None = None) -> None:
+    def __init__(self, bench: Bench, model: nn.Module, shape: tuple[int, int], **constants: int) -> None:
         self.bench, self.model = bench, model
         self.ids = torch.randint(5, 30000, shape, device=bench.device)
         self.labels = torch.arange(shape[0], device=bench.device) % 2
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True, capturable=bench.cuda)
-        self.remake_rows = remake_rows
+        self.constants = constants  # of mixout_columns, other than they are
         self.pool: MaskPool | None = None
 
     def with_masks(self, p: float, kept_only: bool = True) -> Training:
@@ -94,10 +96,11 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         if self.pool is not None:
             self.pool.draw_()
-        rows = self.remake_rows if self.remake_rows is not None else mixout_columns.REMAKE_ROWS
-        with self.bench.autocast(), mock.patch.object(mixout_columns, "REMAKE_ROWS", rows):
-            loss = self.model(input_ids=self.ids, labels=self.labels).loss
-        loss.backward()
+        changed = mock.patch.multiple(mixout_columns, **self.constants) if self.constants else nullcontext()
+        with changed:
+            with self.bench.autocast():
+                loss = self.model(input_ids=self.ids, labels=self.labels).loss
+            loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
 
@@ -118,8 +121,8 @@ class Training:
 
 
 def variants(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Callable[[], Training]]:
-    def ours(p: float, kept_only: bool = True, remake_rows: int | None = None) -> Training:
-        return Training(bench, build(bench, sizes, 0.1), shape, remake_rows).with_masks(p, kept_only)
+    def ours(p: float, kept_only: bool = True, **constants: int) -> Training:
+        return Training(bench, build(bench, sizes, 0.1), shape, **constants).with_masks(p, kept_only)
 
     remade = shape[0] * shape[1] >= mixout_columns.REMAKE_ROWS
     other, limit = ("W' kept", 10**9) if remade else ("W' remade", 0)
@@ -128,7 +131,8 @@ def variants(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dic
         "no regularisation": lambda: Training(bench, build(bench, sizes, 0.0), shape),
         "mixout(0.7)": lambda: ours(0.7),
         "mixout(0.9)": lambda: ours(0.9),
-        f"mixout(0.7), {other}": lambda: ours(0.7, remake_rows=limit),
+        f"mixout(0.7), {other}": lambda: ours(0.7, REMAKE_ROWS=limit),
+        "mixout(0.7), split products": lambda: ours(0.7, SPLIT_TILES=132, SPLIT_TOKENS=512),
         "mixout(0.7), dense gradient": lambda: ours(0.7, kept_only=False),
         "mixout(0.7), public form": lambda: Training(bench, public(bench, sizes, 0.7), shape),
     }
@@ -154,51 +158,23 @@ def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict
         print(f"{name:34} {peak / 2**20:12.0f} {peak / memory[DROPOUT]:11.3f} {floors[name]:14.3f}")
     result |= {"memory": {name: peak / memory[DROPOUT] for name, peak in memory.items()}, "floors": floors}
     del steps, training
-    return {**result, "passes_ms": passes(bench, sizes, shape)}
+    blocks, tokens = sizes["num_hidden_layers"], shape[0] * shape[1]
+    return {**result, "passes_ms": passes(bench, sizes["hidden_size"], sizes["intermediate_size"], blocks, tokens)}
 
 
-def passes(bench: Bench, sizes: dict[str, int], shape: tuple[int, int], p: float = 0.7) -> dict[str, float]:
-    """Milliseconds of each kind of pass over all layers of a step, alone, and of plain autocast's beside it."""
-    model, tokens, low = build(bench, sizes, 0.0), shape[0] * shape[1], bench.dtype
-    apply_(model, Mixout(p=p, layers="linear"))
-    pool = MaskPool(model)
-    pool.draw_()
-    layers = [(name, layer, layer.mix_drawn) for name, layer in pool.layers.items() if "encoder" in name]
-    inputs: dict[Any, Tensor] = {}
-
-    def rows(width: int, dtype: torch.dtype) -> Tensor:
-        return inputs.setdefault((width, dtype), torch.randn(tokens, width, device=bench.device).to(dtype))
-
-    def each(run: Callable[[str, Any, Any], Any]) -> Step:
-        for _, layer, mask in layers:
-            for width in (layer.in_features, layer.out_features, len(mask.kept)):
-                rows(width, low), rows(width, torch.float32)  # made before anything is captured
-        with torch.no_grad():
-            return bench.graphed(lambda: [run(*one) for one in layers] and None)
-
-    def fed(name: str, layer: Any) -> Tensor:
-        return rows(layer.in_features, torch.float32 if name.endswith(FP32_FED) else low)
-
-    tallest = max(layer.out_features for _, layer, _ in layers)
-    parts = {len(m.kept): torch.randn(tallest, len(m.kept), device=bench.device).to(low) for _, _, m in layers}
-    whole = {n.in_features: torch.randn(tallest, n.in_features, device=bench.device).to(low) for _, n, _ in layers}
-    runs = {
-        "draw all masks": bench.graphed(pool.draw_),
-        "mix": each(lambda _, n, m: mix(n.weight, n.target, m.place, n.bias, p, low)),
-        "  autocast's cast of weights": each(lambda _, n, m: (n.weight.to(low, copy=True), n.bias.to(low, copy=True))),
-        "take kept columns, cast": each(lambda name, n, m: take(fed(name, n), m.kept, low)),
-        "  autocast's cast of inputs": each(lambda name, n, m: fed(name, n).to(low)),
-        "expand": each(lambda _, n, m: expand(parts[len(m.kept)][: n.out_features], m.place, 1.0, True, torch.float32)),
-        "  autocast's cast of gradients": each(lambda _, n, m: whole[n.in_features][: n.out_features].float()),
-        "weight gradients, kept": each(lambda _, n, m: rows(n.out_features, low).t() @ rows(len(m.kept), low)),
-        "  weight gradients, dense": each(lambda _, n, m: rows(n.out_features, low).t() @ rows(n.in_features, low)),
-    }
-    times = interleaved(runs, bench.rounds)
-    median = {name.strip(): 1000 * sorted(found)[len(found) // 2] for name, found in times.items()}
-    print(f"passes over all layers of a step, p = {p}, ms; indented: what a plain layer has in its place")
-    for name in runs:
-        print(f"{name:34} {median[name.strip()]:9.3f}")
-    return median
+def profile(bench: Bench, sizes: dict[str, int], shape: tuple[int, int], most: int = 30) -> None:
+    """Prints which kernels an eager step of dropout and of mixout spends its time in."""
+    for name in (DROPOUT, "mixout(0.7)"):
+        training = variants(bench, sizes, shape)[name]()
+        training.step()
+        kinds = [ProfilerActivity.CUDA if bench.cuda else ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=kinds) as found:
+            bench.waiting(training.step)()
+        share = "self_device_time_total" if bench.cuda else "self_cpu_time_total"
+        rows = sorted(found.key_averages(), key=lambda row: -getattr(row, share))
+        print(f"\n{name}: {sum(getattr(row, share) for row in rows) / 1000:.2f} ms in kernels; ms, calls, kernel")
+        for row in rows[:most]:
+            print(f"{getattr(row, share) / 1000:9.3f} {row.count:6} {row.key[:150]}")
 
 
 def main() -> None:
@@ -209,6 +185,8 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs: launching is timed too")
     parser.add_argument("--tiny", action="store_true", help="a small model and batch, to try the script")
     parser.add_argument("--shapes", type=int, nargs="+", choices=[0, 1], default=[0, 1], help="32x128, 64x256")
+    parser.add_argument("--tune", action="store_true", help="compare tile sizes and forms of products, no whole steps")
+    parser.add_argument("--profile", action="store_true", help="list the kernels of a step, no timed steps")
     options = parser.parse_args()
     print(machine())
     started = time.perf_counter()
@@ -217,12 +195,17 @@ def main() -> None:
     chosen = [(2, 16), (4, 16)] if options.tiny else SHAPES
     # On a CPU the layers take the device's way too: the same script, in plain torch.
     devices = nullcontext() if bench.cuda else mock.patch.object(mixed_layers, "COLUMN_DEVICES", {"cpu"})
-    results = {}
+    sizes, results = TINY if options.tiny else LARGE, {}
     with devices:
         for number in options.shapes:
-            results[f"{SHAPES[number][0]}x{SHAPES[number][1]}"] = compare(
-                bench, TINY if options.tiny else LARGE, chosen[number]
-            )
+            if options.profile:
+                profile(bench, sizes, chosen[number])
+            if options.tune:
+                tokens = chosen[number][0] * chosen[number][1]
+                tune(bench, sizes["hidden_size"], sizes["intermediate_size"], tokens)
+            if options.profile or options.tune:
+                continue
+            results[f"{SHAPES[number][0]}x{SHAPES[number][1]}"] = compare(bench, sizes, chosen[number])
     summary: dict[str, Any] = {"seconds": time.perf_counter() - started, "machine": machine(), "parts": results}
     for name, result in results.items():
         for p in ("0.7", "0.9"):

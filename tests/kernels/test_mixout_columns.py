@@ -30,11 +30,14 @@ def error(found, expected):
     return float((found.detach().double() - expected).norm() / (expected.norm() + 1e-9))
 
 
+@pytest.mark.parametrize("split", [0, 16])
 @pytest.mark.parametrize("remade", [False, True])
 @pytest.mark.parametrize("kept_only", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_against_the_dense_form(shape, dtype, kept_only, remade, monkeypatch):
+def test_against_the_dense_form(shape, dtype, kept_only, remade, split, monkeypatch):
+    monkeypatch.setattr(mixout_columns, "SPLIT_TILES", split)
+    monkeypatch.setattr(mixout_columns, "SPLIT_TOKENS", 1)
     monkeypatch.setattr(mixout_columns, "REMAKE_ROWS", 0 if remade else 10**9)
     p, (tensors, target) = 0.6, inputs(*shape, dtype)
     columns = draw(new_counter(shape[1]), new_rule(shape[1], p))
@@ -79,9 +82,31 @@ def test_a_mask_that_does_not_fit_is_never_cut():
     over = columns.place >= 8
     assert w.grad[:, over].isnan().all()
     assert torch.isfinite(w.grad[:, ~over]).all()
-    w.grad = None
+    assert b.grad.isnan().all()
+    w.grad = b.grad = None
     column_linear(x, w, b, target, columns, 0.5, 2.0, kept_only=False).sum().backward()
     assert (w.grad[:, over] != 0).all()
+    assert (b.grad == 4).all()
+
+
+def test_a_list_without_a_free_entry_has_no_gradient_of_the_bias():
+    (x, w, b), target = inputs(2, 64, 8)
+    count = int((draw(new_counter(1), new_rule(64, 0.5)).place >= 0).sum())
+    for capacity, is_known in ((count, False), (count + 1, True)):
+        columns = draw(new_counter(1), new_rule(64, 0.5)._replace(capacity=capacity))
+        out = column_linear(x, w, b, target, columns, 0.5, 2.0, kept_only=True)
+        grads = torch.autograd.grad(out.sum(), (w, b))
+        assert torch.isfinite(grads[0]).all()
+        assert bool((grads[1] == 4).all()) == is_known
+        assert bool(grads[1].isnan().all()) != is_known
+
+
+def test_into_how_many_parts_a_weight_gradient_is_split(monkeypatch):
+    assert mixout_columns.splits(4096, 1024, 384) == 1  # cuBLAS decides
+    monkeypatch.setattr(mixout_columns, "SPLIT_TILES", 132)
+    found = [mixout_columns.splits(4096, *shape) for shape in ((1024, 384), (4096, 384), (1024, 1408), (4096, 192))]
+    assert found == [4, 1, 1, 2]
+    assert [mixout_columns.splits(tokens, 1024, 384) for tokens in (0, 4097, 1026, 1024, 2**20)] == [1, 1, 2, 2, 4]
 
 
 def test_the_mixed_weight_is_kept_or_made_again():

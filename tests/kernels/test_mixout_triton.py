@@ -68,27 +68,33 @@ def test_draw_all_and_overflows():
 @pytest.mark.parametrize("shape", SHAPES)
 def test_passes(shape, given, low):
     (out, columns, positions), p = shape, 0.7
-    place, kept = draw_torch(new_counter(columns), new_rule(columns, p))
+    drawn = draw_torch(new_counter(columns), new_rule(columns, p))
+    place, kept = drawn
     w, u, b, x = (torch.randn(*size).to(given) for size in ((out, columns),) * 2 + ((out,), (positions, columns)))
     torch.testing.assert_close(kernels.mix_triton(w, u, place, b, p, low), mix_torch(w, u, place, b, p, low))
     torch.testing.assert_close(kernels.take_triton(x, kept, low), take_torch(x, kept, low))
     for kept_only, width in ((True, len(kept)), (False, columns)):
-        part = torch.randn(out, width).to(low)
-        found = kernels.expand_triton(part, place, 1 / (1 - p), kept_only, given)
-        torch.testing.assert_close(found, expand_torch(part, place, 1 / (1 - p), kept_only, given))
-        assert (found[:, place < 0] == 0).all()
+        for size in ((out, width), (3, out, width)):
+            arguments = (torch.randn(*size).to(low), drawn, 1 / (1 - p), kept_only, given, given if kept_only else None)
+            found = kernels.expand_triton(*arguments)
+            torch.testing.assert_close(found, expand_torch(*arguments))
+            assert (found[0][:, place < 0] == 0).all()
 
 
 def test_a_mask_that_does_not_fit_is_never_cut():
-    place, _ = draw_torch(new_counter(1), new_rule(64, 0.5))
-    found = kernels.expand_triton(torch.ones(3, 8), place, 2.0, True, torch.float32)
-    assert found[:, place >= 8].isnan().all()
-    assert torch.isfinite(found[:, place < 8]).all()
+    columns = draw_torch(new_counter(1), new_rule(64, 0.5)._replace(capacity=8))
+    found, bias = kernels.expand_triton(torch.ones(3, 8), columns, 2.0, True, torch.float32, torch.float32)
+    assert found[:, columns.place >= 8].isnan().all()
+    assert torch.isfinite(found[:, columns.place < 8]).all()
+    assert bias.isnan().all()
 
 
 @pytest.mark.parametrize("kept_only", [False, True])
+@pytest.mark.parametrize("split", [0, 16])
 @pytest.mark.parametrize("remade", [False, True])
-def test_a_layer_of_kernels_equals_the_layer_of_torch(remade, kept_only, monkeypatch):
+def test_a_layer_of_kernels_equals_the_layer_of_torch(remade, split, kept_only, monkeypatch):
+    monkeypatch.setattr(mixout_columns, "SPLIT_TILES", split)
+    monkeypatch.setattr(mixout_columns, "SPLIT_TOKENS", 1)
     monkeypatch.setattr(mixout_columns, "REMAKE_ROWS", 0 if remade else 10**9)
     x, w, b, u = torch.randn(2, 5, 130), torch.randn(33, 130), torch.randn(33), torch.randn(33, 130)
     tensors = [each.requires_grad_() for each in (x, w, b)]

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AlbertConfig, AlbertForSequenceClassification, BertConfig, BertForSequenceClassification
 
 from steadytune import Mixout, SteadytuneError, Streams, apply_, remove_
+from steadytune.kernels.mixout_inputs import SharedCast
 from steadytune.methods import mixed_layers as layers_module
 from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
 from steadytune.methods.mixed_layers import mixed_layers
@@ -182,7 +183,7 @@ def test_a_forecast_is_what_happens(device_path):
     pool = MaskPool(model)
     for _ in range(32):
         pool.draw_()
-        seen.append(any(int((layer.mix_drawn.place >= 0).sum()) > 33 for layer in pool.layers.values()))
+        seen.append(any(int((layer.mix_drawn.place >= 0).sum()) >= 33 for layer in pool.layers.values()))
     assert forecast.tolist() == seen[2:]
     assert 0 < sum(seen) < 32
 
@@ -238,3 +239,32 @@ def test_compiled_layers_take_the_pools_masks(device_path):
         pool.draw_()
         torch.testing.assert_close(compiled(input_ids=tokens).logits, plain(input_ids=tokens).logits)
     assert counters(model) == counters(plain)
+
+
+def test_query_key_and_value_share_the_cast_of_their_input(device_path, monkeypatch):
+    model, plain = mixed(), mixed()
+    MaskPool(model)
+    layers = dict(mixed_layers(model))
+    block = "bert.encoder.layer.{}.attention.self.{}"
+    casts = [[layers[block.format(i, name)].mix_reader.cast for name in ("query", "key", "value")] for i in (0, 1)]
+    assert len({id(cast) for each in casts for cast in each}) == 2
+    assert layers["bert.encoder.layer.0.output.dense"].mix_reader is None
+    found = []
+    monkeypatch.setattr(SharedCast, "get", lambda *call, get=SharedCast.get: found.append(get(*call)) or found[-1])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_same(gradients(model), gradients(plain))
+    assert len(found) == 4
+    assert all(low is not None for low in found)
+    assert all(cast._held is None for each in casts for cast in each)
+    twin = copy.deepcopy(model)
+    readers = [layer.mix_reader for _, layer in mixed_layers(twin) if layer.mix_reader]
+    assert len({id(reader.cast) for reader in readers} | {id(cast) for each in casts for cast in each}) == 4
+    remove_(model)
+    assert not [name for module in model.modules() for name in vars(module) if name.startswith("mix")]
+
+
+def test_a_model_of_unknown_parts_does_without(device_path):
+    model = nn.ModuleDict({"one": nn.Linear(4, 4), "two": nn.Linear(4, 4)})
+    apply_(model, Mixout(p=0.5, layers="all"), streams=Streams(noise=1))
+    MaskPool(model).draw_()
+    assert all(layer.mix_reader is None for _, layer in mixed_layers(model))

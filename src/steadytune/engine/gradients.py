@@ -31,7 +31,7 @@ from steadytune.recipe import Recipe
 from steadytune.rng import Streams, stream_seed
 
 _LOOK_AHEAD = 500  # batches that tell which shapes come often
-_OFTEN = 4  # times in a run that a shape must come to be worth recording
+_OFTEN = 3  # times in a run that a shape must come to be worth recording: as long as two or three plain passes
 
 
 class BatchGradient:

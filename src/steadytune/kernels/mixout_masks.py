@@ -2,11 +2,12 @@
 
     bits_j  = random_bits((key, call), j + offset)          keep_j = bits_j < (1 - p) 2³²            (rng.py)
     place_j = keep_0 + ... + keep_j - 1 if keep_j else -1   int32 [columns]: the position of column j among the kept
-    kept_i  = the column j with place_j = i                 int32 [capacity], 0 behind the last one
+    kept_i  = the column j with place_j = i                 int32 [capacity], -1 behind the last one
 
 A list of kept columns has a fixed length, its capacity: the mean count plus five standard deviations, rounded up to
-what matrix products like. A mask may be longer (one in three million), and must not be cut. A mask is a function of
-(key, call), so `overflows` says beforehand which of the next calls would be; those take the dense gradient.
+what matrix products like. A mask fits if it leaves the last entry free, in which the bias has its gradient
+(mixout_columns.py). One in three million does not, and must not be cut. A mask is a function of (key, call), so
+`overflows` says beforehand which of the next calls would be; those take the dense gradient.
 
 Here in plain torch, which is also the reference; mixout_masks_triton.py has one kernel for each function, and those run
 on a CUDA device.
@@ -39,7 +40,7 @@ class Table(NamedTuple):
     """The rules of many layers, on the device."""
 
     rows: Tensor  # int64 [L, 6]: a `Rule`, and where the layer's `place` and `kept` begin in those of all layers
-    widest: int  # most columns of a layer
+    widest: int  # most columns, or entries of the list, of a layer
 
 
 class Rule(NamedTuple):
@@ -60,14 +61,15 @@ def new_table(rules: Sequence[Rule], device: torch.device) -> Table:
     for rule in rules:
         rows.append([*rule, first_place, first_kept])
         first_place, first_kept = first_place + rule.columns, first_kept + rule.capacity
-    return Table(torch.tensor(rows, dtype=torch.int64).to(device), max(rule.columns for rule in rules))
+    widest = max(max(rule.columns, rule.capacity) for rule in rules)
+    return Table(torch.tensor(rows, dtype=torch.int64).to(device), widest)
 
 
 def capacity(columns: int, p: float) -> int:
     """How long a list of kept columns is: 384 of 1,024 at p = 0.7, 192 at p = 0.9."""
     most = columns * (1.0 - p) + DEVIATIONS * math.sqrt(columns * p * (1.0 - p))
     step = 64 if columns >= 512 else 16 if columns >= 64 else 8
-    return min(columns, step * math.ceil(most / step))
+    return step * math.ceil((min(most, columns) + 1) / step)
 
 
 def has_kernels(device: str, *dtypes: torch.dtype) -> bool:
@@ -111,7 +113,7 @@ def draw_all_(states: Tensor, table: Table, places: Tensor, kept: Tensor) -> Non
 
 
 def overflows(states: Tensor, table: Table, calls: int, start: int = 0) -> Tensor:
-    """bool [calls]: whether some layer keeps more columns than its capacity, `start` + i calls from now."""
+    """bool [calls]: whether some layer keeps more columns than fit, `start` + i calls from now."""
     if has_kernels(states.device.type):
         from steadytune.kernels.mixout_masks_triton import overflows_triton
 
@@ -131,7 +133,7 @@ def draw_torch(state: Any, rule: Rule) -> Columns:
     position = keep.cumsum(0) - 1
     place = torch.where(keep, position, -1).to(torch.int32)
     slot = torch.where(keep, position, rule.capacity).clamp_(max=rule.capacity)  # the last slot is thrown away
-    kept = torch.zeros(rule.capacity + 1, dtype=torch.int32, device=device)
+    kept = torch.full((rule.capacity + 1,), -1, dtype=torch.int32, device=device)
     kept.scatter_(0, slot, index.to(torch.int32))
     return Columns(place, kept[: rule.capacity])
 
@@ -141,8 +143,8 @@ def overflows_torch(states: Tensor, table: Table, calls: int, start: int = 0) ->
     found = torch.zeros(calls, dtype=torch.bool, device=states.device)
     ahead = torch.arange(start, start + calls, device=states.device).unsqueeze(1)
     for state, rule in zip(states, _rules(table), strict=True):
-        if rule.capacity < rule.columns:
+        if rule.capacity <= rule.columns:
             index = torch.arange(rule.offset, rule.offset + rule.columns, device=states.device)
             bits = random_bits((state[0], state[1], state[2] + ahead), index)
-            found |= (bits < rule.threshold).sum(1) > rule.capacity
+            found |= (bits < rule.threshold).sum(1) >= rule.capacity
     return found

@@ -2,7 +2,7 @@
 
 The bits are those of rng.random_bits, which reckons in int64 to be the same everywhere; here it is uint32 arithmetic,
 which wraps around as the other masks. Loops run to a LONGEST known when the kernel is compiled, that of the widest
-layer; a narrower one has nothing to do in its last rounds.
+layer, columns or list; a narrower one has nothing to do in its last rounds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _draw(  # type: ignore[no-untyped-def]
         count += tl.sum(keep.to(tl.int32), 0)
     for start in range(0, LONGEST, BLOCK):
         index = start + lanes
-        tl.store(kept + index, tl.zeros([BLOCK], tl.int32), mask=(index >= count) & (index < capacity))
+        tl.store(kept + index, tl.full([BLOCK], -1, tl.int32), mask=(index >= count) & (index < capacity))
 
 
 @triton.jit
@@ -92,7 +92,7 @@ def _count(states, table, found, start, LONGEST: tl.constexpr, BLOCK: tl.constex
     for begin in range(0, LONGEST, BLOCK):
         index = begin + tl.arange(0, BLOCK)
         count += tl.sum(_keep(state, start + call, index, columns, threshold, offset).to(tl.int32), 0)
-    if count > capacity:
+    if count >= capacity:  # the list's last entry is the bias's
         tl.store(found + call, 1)  # every layer that finds one writes the same
 
 
@@ -111,7 +111,7 @@ def draw_triton_(state: Tensor, rule: Rule, used: Tensor | None) -> Columns:
             rule.offset,
             rule.capacity,
             ADVANCE=used is not None,
-            LONGEST=rule.columns,
+            LONGEST=max(rule.columns, rule.capacity),
             BLOCK=BLOCK,
         )
     return Columns(place, kept)

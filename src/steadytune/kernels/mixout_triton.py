@@ -2,10 +2,15 @@
 
     mix      reads W and U, writes W' and the bias in the type of the product: what autocast's cast does, and U's read
     take     reads X once, writes it in the type of the product (where that is another) and its kept columns
-    expand   reads the gradient of the kept columns, writes dW whole, in W's type: no zeroing, no atomics
+    expand   reads the gradient of the kept columns, writes dW whole, in W's type, and db: no zeroing, no atomics
 
 Kept columns are in ascending order. So the scattered side of `take` and `expand` is a load of nearly neighbouring
 addresses, which the cache serves, and every store is contiguous.
+
+How fast they are is a matter of many small programs, each of which has all its loads under way before it stores: a
+layer of BERT-large moves 10 to 45 MB, so latency counts as much as bandwidth. In `take` a program therefore reads its
+part of the list once for its rows, and then both its tile of X, to cast it, and the kept columns of those rows, which
+the same cache lines hold. The numbers below are those that `benchmarks/mixout_gpu.py --tune` compares.
 """
 
 from __future__ import annotations
@@ -15,9 +20,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from steadytune.kernels.mixout_masks import Columns
+
 TILE = 4096  # elements of a program in `mix` and `expand`
 WIDEST = 512  # columns of such a tile
-TAKE_ROWS, TAKE_COLUMNS = 8, 256  # of the tiles that `take` moves one after the other
+TAKE_ROWS = 8  # of a program in `take`
+TAKE_COLUMNS = 256  # of X, that it casts
+TAKE_SLOTS = 128  # of the list, that it gathers
+WARPS = 4  # of every program
 
 
 @triton.jit
@@ -43,42 +53,55 @@ def _mix(  # type: ignore[no-untyped-def]
 @triton.jit
 def _take(  # type: ignore[no-untyped-def]
     x, kept, low, taken, rows,
-    WIDTH: tl.constexpr, CAPACITY: tl.constexpr, CAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, CAPACITY: tl.constexpr, CAST: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here, long_row = (row < rows)[:, None], row.to(tl.int64)[:, None]
-    lanes = tl.arange(0, COLUMNS)
+    slot = tl.program_id(1) * SLOTS + tl.arange(0, SLOTS)
+    column = tl.load(kept + slot, mask=slot < CAPACITY, other=-1)[None, :]
+    found = tl.load(x + long_row * WIDTH + column, mask=here & (column >= 0), other=1.0)
     if CAST:
-        for start in range(0, WIDTH, COLUMNS):
-            column = (start + lanes)[None, :]
-            value = tl.load(x + long_row * WIDTH + column, mask=here & (column < WIDTH), other=0.0)
-            tl.store(low + long_row * WIDTH + column, value.to(low.dtype.element_ty), mask=here & (column < WIDTH))
-    for start in range(0, CAPACITY, COLUMNS):
-        slot = start + lanes
-        column = tl.load(kept + slot, mask=slot < CAPACITY, other=0)[None, :]
-        inside = here & (slot < CAPACITY)[None, :]
-        value = tl.load(x + long_row * WIDTH + column, mask=inside, other=0.0)
-        tl.store(taken + long_row * CAPACITY + slot[None, :], value.to(taken.dtype.element_ty), mask=inside)
+        own = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+        value = tl.load(x + long_row * WIDTH + own, mask=here & (own < WIDTH), other=0.0)
+        tl.store(low + long_row * WIDTH + own, value.to(low.dtype.element_ty), mask=here & (own < WIDTH))
+    to = taken + long_row * CAPACITY + slot[None, :]
+    tl.store(to, found.to(taken.dtype.element_ty), mask=here & (slot < CAPACITY)[None, :])
 
 
 @triton.jit
 def _expand(  # type: ignore[no-untyped-def]
-    part, place, grad, rows, columns, width, factor,
-    KEPT_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    part, place, kept, grad, bias_grad, rows, columns, width, factor,
+    SPLITS: tl.constexpr, KEPT_ONLY: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     position = tl.load(place + column, mask=column < columns, other=-1)
-    inside, long_row = (row < rows)[:, None], row.to(tl.int64)[:, None]
+    inside, long_row = row < rows, row.to(tl.int64)
+    source, there = column, column < columns  # all of them, so that whole vectors are loaded
     if KEPT_ONLY:
-        found = inside & ((position >= 0) & (position < width))[None, :]
-        value = tl.load(part + long_row * width + position[None, :], mask=found, other=0.0).to(tl.float32) * factor
+        source, there = position, (position >= 0) & (position < width)
+    found = inside[:, None] & there[None, :]
+    value = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for split in tl.static_range(SPLITS):
+        at = (split * rows + long_row)[:, None] * width + source[None, :]
+        value += tl.load(part + at, mask=found, other=0.0).to(tl.float32)
+    value = value * factor
+    if KEPT_ONLY:
         value = tl.where((position < width)[None, :], value, float("nan"))  # a mask that does not fit
     else:
-        found = inside & (position >= 0)[None, :]
-        value = tl.load(part + long_row * width + column[None, :], mask=found, other=0.0).to(tl.float32) * factor
-    to = grad + long_row * columns + column[None, :]
-    tl.store(to, value.to(grad.dtype.element_ty), mask=inside & (column < columns)[None, :])
+        value = tl.where((position >= 0)[None, :], value, 0.0)
+    to = grad + long_row[:, None] * columns + column[None, :]
+    tl.store(to, value.to(grad.dtype.element_ty), mask=inside[:, None] & (column < columns)[None, :])
+    if HAS_BIAS:  # noqa: SIM102 (known when the kernel is compiled)
+        if tl.program_id(1) == 0:
+            total = tl.zeros([ROWS], tl.float32)
+            for split in tl.static_range(SPLITS):
+                last = (split * rows + long_row) * width + (width - 1)
+                total += tl.load(part + last, mask=inside, other=0.0).to(tl.float32)
+            has_ones = tl.load(kept + (width - 1)) < 0
+            total = tl.where(has_ones, total, float("nan"))
+            tl.store(bias_grad + row, total.to(bias_grad.dtype.element_ty), mask=inside)
 
 
 def mix_triton(
@@ -103,6 +126,7 @@ def mix_triton(
                 columns,
                 p / (1.0 - p),
                 HAS_BIAS=casts,
+                num_warps=WARPS,
                 **tile,
             )
     return mixed, low_bias
@@ -111,37 +135,62 @@ def mix_triton(
 def take_triton(rows: Tensor, kept: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """`mixout_columns.take` for float32, bfloat16 and float16."""
     rows = rows.contiguous()
-    count, width = rows.shape
+    (count, width), capacity = rows.shape, len(kept)
     casts = rows.dtype != dtype
     low = torch.empty(count, width, dtype=dtype, device=rows.device) if casts else rows
-    taken = torch.empty(count, len(kept), dtype=dtype, device=rows.device)
+    taken = torch.empty(count, capacity, dtype=dtype, device=rows.device)
     if count:
+        side_by_side = max(triton.cdiv(capacity, TAKE_SLOTS), triton.cdiv(width, TAKE_COLUMNS) if casts else 1)
         with torch.cuda.device_of(rows):
-            _take[(triton.cdiv(count, TAKE_ROWS),)](
+            _take[(triton.cdiv(count, TAKE_ROWS), side_by_side)](
                 rows,
                 kept,
                 low,
                 taken,
                 count,
                 WIDTH=width,
-                CAPACITY=len(kept),
+                CAPACITY=capacity,
                 CAST=casts,
                 ROWS=TAKE_ROWS,
-                COLUMNS=min(TAKE_COLUMNS, triton.next_power_of_2(width)),
+                COLUMNS=TAKE_COLUMNS,
+                SLOTS=TAKE_SLOTS,
+                num_warps=WARPS,
             )
     return low, taken
 
 
-def expand_triton(part: Tensor, place: Tensor, factor: float, kept_only: bool, dtype: torch.dtype) -> Tensor:
+def expand_triton(
+    part: Tensor,
+    columns: Columns,
+    factor: float,
+    kept_only: bool,
+    dtype: torch.dtype,
+    bias_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """`mixout_columns.expand` for float32, bfloat16 and float16."""
-    rows, columns = len(part), len(place)
-    grad = torch.empty(rows, columns, dtype=dtype, device=part.device)
+    rows, width = part.shape[-2:]
+    count = len(columns.place)
+    grad = torch.empty(rows, count, dtype=dtype, device=part.device)
+    bias = torch.empty(rows, dtype=bias_dtype, device=part.device) if bias_dtype is not None else None
     if grad.numel():
-        grid, tile = _tiles(rows, columns)
+        grid, tile = _tiles(rows, count)
         with torch.cuda.device_of(part):
-            width = part.shape[1]
-            _expand[grid](part.contiguous(), place, grad, rows, columns, width, factor, KEPT_ONLY=kept_only, **tile)
-    return grad
+            _expand[grid](
+                part.contiguous(),
+                *columns,
+                grad,
+                bias if bias is not None else grad,  # an address is needed, and then not written
+                rows,
+                count,
+                width,
+                factor,
+                SPLITS=len(part) if part.dim() == 3 else 1,
+                KEPT_ONLY=kept_only,
+                HAS_BIAS=bias is not None,
+                num_warps=WARPS,
+                **tile,
+            )
+    return grad, bias
 
 
 def _tiles(rows: int, columns: int) -> tuple[tuple[int, int], dict[str, int]]:

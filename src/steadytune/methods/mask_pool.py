@@ -25,7 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.errors import SteadytuneError
+from steadytune.kernels.mixout_inputs import readers
 from steadytune.kernels.mixout_masks import Columns, draw_all_, new_table, overflows
+from steadytune.layers import find_layers
 from steadytune.methods.mixed_layers import MixedLinear, mixed_layers
 
 
@@ -48,6 +50,22 @@ def use_kept_columns_(model: nn.Module, on: bool) -> None:
     """
     for layer in column_layers(model).values():
         layer.mix_kept_only = on
+
+
+def share_inputs_(model: nn.Module) -> None:
+    """Let layers that read the same tensor, as query, key and value do, share its cast to autocast's type.
+
+    A model whose parts cannot be told goes on without; nothing but time depends on it.
+    """
+    layers = column_layers(model)
+    try:
+        groups = find_layers(model).same_input()
+    except SteadytuneError:
+        return
+    for group in groups:
+        if all(name in layers for name in group):
+            for name, reader in zip(group, readers(len(group)), strict=True):
+                layers[name].mix_reader = reader
 
 
 class MaskPool:
@@ -75,6 +93,7 @@ class MaskPool:
         places = self._places.split([rule.columns for rule in rules])
         kept = self._kept.split([rule.capacity for rule in rules])
         self._columns = [Columns(*each) for each in zip(places, kept, strict=True)]
+        share_inputs_(model)
 
     def draw_(self) -> None:
         """The masks of the next step: one for every layer, good for one forward each."""
@@ -86,7 +105,7 @@ class MaskPool:
                 )
         draw_all_(self.states, self._table, self._places, self._kept)
         # A kernel's writes do not count as changes: tell a backward pass that would still need the masks of before.
-        torch.autograd.graph.increment_version(self._places)
+        torch.autograd.graph.increment_version((self._places, self._kept))
         for layer, columns in zip(self.layers.values(), self._columns, strict=True):
             layer.mix_drawn = columns
         self.reuse_()

@@ -43,8 +43,8 @@ class MixedLinear(Mixed, nn.Linear):
             if x.device.type not in COLUMN_DEVICES:
                 return mixed_linear(x, self.weight, self.bias, mix.target, self.scale(), grad_scale)
             if mix.p < 1.0:
-                columns, known = self.columns(), self.mix_kept_only
-                return column_linear(x, self.weight, self.bias, mix.target, columns, mix.p, grad_scale, known)
+                settings = (mix.target, self.columns(), mix.p, grad_scale, self.mix_kept_only, self.mix_reader)
+                return column_linear(x, self.weight, self.bias, *settings)
         return functional.linear(x, self.mixed_weight(self.weight), self.bias)
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from steadytune.errors import SteadytuneError
+from steadytune.kernels.mixout_inputs import Reader
 from steadytune.kernels.mixout_masks import Columns, Rule, draw, draw_next_, new_rule
 from steadytune.rng import normal, random_bits
 
@@ -81,6 +82,7 @@ class Mixed:
     mix_drawn: Columns | None = None  # the mask that a MaskPool has drawn for this layer
     mix_uses: int = 0  # how many forwards may still use it
     mix_kept_only: bool = False  # whether masks are known to fit their capacity (`use_kept_columns_`)
+    mix_reader: Reader | None = None  # shares the cast of its input with other layers (`share_inputs_`)
 
     @property
     def target(self) -> Tensor:
