@@ -33,7 +33,7 @@ from common import finish, machine
 from device import Bench, Step
 from mixout_passes import passes
 from mixout_tune import tune
-from steadytune import Mixout, apply_
+from steadytune import AdamW, Mixout, apply_
 from steadytune.kernels import mixout_columns
 from steadytune.methods import mixed_layers
 from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
@@ -80,7 +80,10 @@ class Training:
         self.bench, self.model = bench, model
         self.ids = torch.randint(5, 30000, shape, device=bench.device)
         self.labels = torch.arange(shape[0], device=bench.device) % 2
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True, capturable=bench.cuda)
+        self.mask = torch.ones_like(self.ids)
+        self.parameters = list(model.parameters())
+        self.optimizer = AdamW(self.parameters, lr=1e-5)
+        self.optimizer.lr_on_device_()
         self.constants = constants  # of mixout_columns, other than they are
         self.pool: MaskPool | None = None
 
@@ -93,16 +96,21 @@ class Training:
         return self
 
     def step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+        """As the engine's (engine/chunk.py, update.py): gradients gathered at once, clipping inside the optimiser."""
         if self.pool is not None:
             self.pool.draw_()
         changed = mock.patch.multiple(mixout_columns, **self.constants) if self.constants else nullcontext()
         with changed:
             with self.bench.autocast():
-                loss = self.model(input_ids=self.ids, labels=self.labels).loss
-            loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
+                loss = self.model(input_ids=self.ids, attention_mask=self.mask, labels=self.labels).loss
+            made = torch.autograd.grad(loss, self.parameters)
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        torch._foreach_copy_(gradients, made)
+        norm = nn.utils.get_total_norm(gradients)
+        self.optimizer.step(grad_factor=torch.clamp(1.0 / (norm + 1e-6), max=1.0))
 
     def captured(self, memory: Any) -> Step:
         """The step as one CUDA graph in a memory that all variants share, since they run one after the other."""
@@ -116,7 +124,6 @@ class Training:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=memory):
             self.step()
-        self.optimizer.zero_grad(set_to_none=True)
         return self.bench.replaying(graph, self.step)
 
 
@@ -146,9 +153,7 @@ def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict
         training = make()
         training.step()  # makes the optimiser's moments
         held = torch.cuda.memory_allocated() - base if bench.cuda else 0
-        training.optimizer.zero_grad(set_to_none=True)
-        grads = held - (torch.cuda.memory_allocated() - base) if bench.cuda else 0
-        memory[name] = bench.peak(training.step) + held - grads
+        memory[name] = bench.peak(training.step) + held
         steps[name] = training.captured(shared)
         floors[name] = 1.0 - float(name[7:10]) / 3 if name.startswith("mixout(") else 1.0
     title = f"{sizes['num_hidden_layers']}x{sizes['hidden_size']}, {shape[0]}x{shape[1]}, whole step"

@@ -38,7 +38,7 @@ def chunk_cost_on_gpu(blocks: int, parameters: int) -> float:
     --------------------------------------------------------------------------------------------------------------
     6 operations per token and parameter
     """
-    return (1e-4 * blocks + 18 * parameters / 4e12) / (6 * parameters / 3e14)
+    return (4e-4 * blocks + 18 * parameters / 4e12) / (6 * parameters / 3e14)
 
 
 @dataclass(frozen=True)

@@ -211,6 +211,10 @@ def _trials(options: Options) -> Run:
     from steadytune.study.trial import make_run
 
     torch.set_num_threads(options.threads)  # numbers must not depend on how many workers there are
+    if options.replicas > 1:
+        # A trial that replays its steps needs Python for some microseconds at a time, many times a step; whoever
+        # builds or records beside it must not keep it waiting for Python's usual 5 ms each time.
+        sys.setswitchinterval(0.0002)
     with Ledger.open(options.ledger, readonly=True) as ledger:
         return make_run(ledger.meta, options.ledger.parent, options.device, replicas=options.replicas)
 
