@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from steadytune import SteadytuneError, rdrop_loss
+from steadytune.kernels import rdrop
 from steadytune.kernels.rdrop import chunked_rdrop_loss, fused_rdrop_loss
 from steadytune.methods.rdrop import VARIANTS
 
@@ -256,6 +257,21 @@ def test_compiles_without_a_break():
     torch._dynamo.reset()
     compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
     assert_same(compiled(*tensors), both(*tensors), tensors)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16], ids=["own", "float16"])
+def test_whole_logits_by_autograd_are_the_same(dtype, monkeypatch):
+    """What a compiler gets instead of the chunks, on a GPU."""
+    tensors, labels = inputs()
+    options = {"alpha": 0.7, "label_smoothing": 0.1, "dtype": dtype}
+    chunks = chunked_rdrop_loss(*tensors, labels, **options)
+    chunked = torch.autograd.grad(chunks, tensors)
+    monkeypatch.setattr(rdrop, "_is_traced_for_a_gpu", lambda device: True)
+    whole = chunked_rdrop_loss(*tensors, labels, **options)
+    near = {"rtol": 1e-6, "atol": 1e-6} if dtype is None else {"rtol": 2e-2, "atol": 2e-3}
+    torch.testing.assert_close(whole, chunks, **near)
+    for one, other in zip(torch.autograd.grad(whole, tensors), chunked):
+        torch.testing.assert_close(one, other, **near)
 
 
 def test_bad_arguments_get_a_sentence():

@@ -108,9 +108,9 @@ class Chunk:
     def expect(self, shapes: Iterable[Shape]) -> None:
         """These come often enough to be recorded. What was recorded before is forgotten."""
         self.often = set(shapes)
-        self._inputs.clear()
-        if self.graphs is not None:
+        if self._inputs and self.graphs is not None:
             self.graphs.clear()
+        self._inputs.clear()
 
     def __call__(
         self,

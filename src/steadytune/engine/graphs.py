@@ -9,7 +9,7 @@ decision of the host: then `capture_` raises NotCaptured, and the caller runs th
 first recording of a shape in a process, and the first in a lane (cuBLAS has a handle for each thread), the work runs
 once for nothing: libraries choose and load their kernels then.
 
-All graphs of a run share one memory pool: nothing that a graph leaves behind for later lies in it (gradients and
+All graphs of a lane share one memory pool: nothing that a graph leaves behind for later lies in it (gradients and
 losses are outside), so they may be replayed in any order.
 """
 
@@ -44,8 +44,7 @@ class Graphs:
         self, lane: Lane, model: nn.Module, parameters: list[nn.Parameter], kind: Hashable, kept: list[Tensor]
     ) -> None:
         self._lane, self._model, self._parameters, self._kind, self._kept = lane, model, parameters, kind, kept
-        self._pool: Any = None
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._graphs = lane.recorded
 
     def __contains__(self, name: Hashable) -> bool:
         return name in self._graphs
@@ -55,9 +54,7 @@ class Graphs:
 
     def clear(self) -> None:
         """Forget all of them, and give back their memory."""
-        if self._lane.stream is not None:
-            self._lane.stream.synchronize()
-        self._graphs.clear()
+        self._lane.release_memory_()
 
     def warm_up_(self, name: Hashable, work: Callable[[], None]) -> None:
         """Run the work for nothing where this process has not run it: gradients and buffers are then as they were.
@@ -76,10 +73,9 @@ class Graphs:
         """Record the work, without running it. Raises NotCaptured where a replay would not be a repetition."""
         graph = torch.cuda.CUDAGraph()
         before = _host_randomness()
-        if not self._graphs:
-            self._pool = torch.cuda.graph_pool_handle()  # that of graphs which are gone is gone with them
+        memory = self._lane.memory()
         with _no_garbage_collection():
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=memory, capture_error_mode="thread_local")
             try:
                 work()
             except BaseException as error:

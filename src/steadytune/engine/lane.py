@@ -3,6 +3,7 @@
     stream      the order of its work on the GPU; work of other lanes may run beside it
     generator   what its dropout draws from; a CUDA graph keeps the generator that it was captured with, and two graphs
                 with one generator could not be replayed at the same time
+    memory      what its graphs compute in, kept from run to run
     turn        held while something runs that a process has once: torch's, numpy's and Python's global generators,
                 the capture of a graph. A replay needs no turn.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -33,6 +35,9 @@ class Lane:
     def __init__(self, device: torch.device, lanes: Lanes | None = None) -> None:
         self.device, self.lanes = device, lanes or Lanes()
         self.warm = False  # whether anything has run here
+        self.recorded: dict[Hashable, torch.cuda.CUDAGraph] = {}  # the graphs of the run that is here now
+        self._memory: Any = None
+        self._keeper: torch.cuda.CUDAGraph | None = None
         self.stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             torch.cuda.init()
@@ -56,6 +61,25 @@ class Lane:
                 yield
             finally:
                 self.stream.synchronize()
+                self.recorded.clear()  # now, and not when somebody collects garbage: graphs hold memory
+
+    def memory(self) -> Any:
+        """The pool that graphs take their memory from. It stays when they go, for those of the next run: otherwise each
+        run would ask the device anew, and the device would stop for it."""
+        if self._keeper is None:
+            self._memory, self._keeper = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
+            something = torch.zeros((), device=self.device)
+            self._keeper.capture_begin(pool=self._memory, capture_error_mode="thread_local")
+            something.zero_()
+            self._keeper.capture_end()
+        return self._memory
+
+    def release_memory_(self) -> None:
+        """Forget all graphs, and give their memory back."""
+        if self.stream is not None:
+            self.stream.synchronize()
+        self.recorded.clear()
+        self._keeper = None
 
     @contextmanager
     def turn(self) -> Iterator[None]:

@@ -266,6 +266,7 @@ def _run(
         load_weights_(model, best)
         best_scores, predictions = scored(state.best["step"], {})
     state.notes += gradient.remarks() + update.remarks()
+    optimizer.zero_grad(set_to_none=True)  # the model outlives the run; on a GPU its gradients are there until now
     result = RunResult(
         status=status,
         recipe=recipe,

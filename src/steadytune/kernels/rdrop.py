@@ -19,12 +19,15 @@ should be computed under torch.no_grad(). With no label at all the loss is NaN, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.rdrop_autograd import FromHidden, FromLogits
-from steadytune.kernels.rdrop_rows import Terms, is_one_kernel
+from steadytune.kernels.rdrop_rows import Terms, is_one_kernel, row_losses_torch_
 
 NLL = {"sum": (1.0, 1.0), "mean": (0.5, 0.5), "half-first": (0.5, 0.0)}  # how much each pass's NLL counts
 KL = ("mean", "sum", "batchmean", "elements")
@@ -80,8 +83,32 @@ def chunked_rdrop_loss(
     if offset is not None:
         offset = offset.detach().reshape(classes)
     with torch.autocast(device, enabled=False):  # types are chosen here; and its cache must not see no_grad's casts
-        loss = FromHidden.apply(*flat, weight, bias, terms, offset, unit, dtype, chunk)
+        if _is_traced_for_a_gpu(device):
+            loss = _direct(flat, weight, bias, terms, offset, unit, dtype)
+        else:
+            loss = FromHidden.apply(*flat, weight, bias, terms, offset, unit, dtype, chunk)
     return torch.where(count > 0, loss, torch.nan)
+
+
+def _is_traced_for_a_gpu(device: str) -> bool:
+    """Inductor's code for the chunks, which overwrite logits with gradients, had zeros for gradients (torch 2.11)."""
+    return device == "cuda" and torch.compiler.is_compiling()
+
+
+def _direct(
+    hidden: Iterable[Tensor],
+    weight: Tensor,
+    bias: Tensor | None,
+    terms: Terms,
+    offset: Tensor | None,
+    unit: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The same loss from whole logits, by autograd: what a compiler can make its own of."""
+    vector = None if bias is None else bias.to(dtype)
+    z = torch.stack([functional.linear(each.to(dtype), weight.to(dtype), vector) for each in hidden])
+    loss = row_losses_torch_(z, terms, offset, gradient=False).sum()
+    return loss if unit is None else loss * unit
 
 
 def fused_rdrop_loss(

@@ -35,7 +35,7 @@ class FromHidden(torch.autograd.Function):
         wants_any = wants_hidden or wants_weight or wants_bias
         precise = terms.nu.dtype
         (positions, width), classes = hidden_1.shape, len(weight)
-        padding = -classes % ALIGNED if weight.is_cuda and not torch.compiler.is_compiling() else 0
+        padding = -classes % ALIGNED if weight.is_cuda else 0
         matrix, vector = weight.to(dtype), None if bias is None else bias.to(dtype)
         if padding:
             matrix = functional.pad(matrix, (0, 0, 0, padding))
