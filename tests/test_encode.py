@@ -220,6 +220,24 @@ def test_a_batch_is_padded_as_the_tokenizer_pads(folder):
     assert rounded["input_ids"].shape[1] == min(24, -(-longest // 8) * 8)
 
 
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=70),
+    grain=st.integers(2, 20),
+    cost=st.sampled_from([0, 64, 2000]),
+    multiple=st.sampled_from([8, 16]),
+)
+def test_chunks_of_a_gpu_have_few_shapes(lengths, grain, cost, multiple):
+    """All of a grain's multiples but the first, every row once, and no dearer than one chunk."""
+    sizes = np.array(lengths)[:, None]
+    cutter = Cutter(cost, multiple=multiple, grain=grain)
+    chunks = cutter.chunks(sizes)
+    assert sorted(np.concatenate(chunks).tolist()) == list(range(len(lengths)))
+    assert all(len(part) % grain == 0 for part in chunks[1:])
+    assert len(chunks[0]) % grain == len(lengths) % grain
+    whole = len(lengths) * int(round_up(sizes, multiple).max())
+    assert sum(cutter.padded(sizes, part) + cost for part in chunks) <= whole + cost
+
+
 def test_widths_are_not_rounded_beyond_what_the_model_has_positions_for(folder):
     _recipe, encoded = tiny_run("classification", folder, max_length=21)
     split = encoded.splits["train"]

@@ -1,0 +1,60 @@
+"""How many trials a GPU gets at a time."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from steadytune.errors import SteadytuneError
+from steadytune.recipe import Recipe
+from steadytune.study import room
+from tiny_tasks import save_model
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    return Recipe(model=str(save_model("classification", tmp_path_factory.mktemp("models"))), batch_size=32)
+
+
+def test_a_number_is_taken_as_it_is():
+    assert room.per_gpu("12", [], Path()) == 12
+    assert room.per_gpu(None, [], Path()) is None
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "many", "1.5", ""])
+def test_what_is_no_number_gets_a_sentence(wrong):
+    with pytest.raises(SteadytuneError, match="at least 1, or auto"):
+        room.per_gpu(wrong, [], Path())
+
+
+def test_auto_means_nothing_without_a_gpu(recipe, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert room.per_gpu("auto", [recipe], Path()) is None
+
+
+def test_auto_goes_by_the_smallest_gpu_and_the_largest_recipe(recipe, monkeypatch):
+    class Properties:
+        def __init__(self, memory):
+            self.total_memory = memory
+
+    sizes = [80 * GIB, 40 * GIB]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: Properties(sizes[number]))
+    assert room.per_gpu("auto", [recipe], Path()) == 8  # a tiny model: as many as are of use
+    asked = []
+    monkeypatch.setattr(room, "_replicas", lambda recipe, memory: asked.append(memory) or recipe.batch_size)
+    larger = Recipe(model=recipe.model, batch_size=3)
+    assert room.per_gpu("auto", [recipe, larger, recipe], Path()) == 3
+    assert asked == [40 * GIB] * 2
+
+
+def test_a_model_that_hardly_fits_gets_one_place(recipe):
+    assert room._replicas(recipe, 1) == 1
+    assert room._replicas(recipe, 8 * GIB) == 8
+
+
+def test_a_model_that_is_not_at_hand_gets_one_place():
+    assert room._replicas(Recipe(model="nobody/nothing"), 80 * GIB) == 1
