@@ -47,7 +47,7 @@ def plan(
     raise typer.Exit(run_plan(file, workers=workers, price=price, as_json=as_json, quiet=quiet))
 
 
-@study.command(epilog="Example:  steadytune study run table1.yaml --workers 4")
+@study.command(epilog="Example:  steadytune study run table1.yaml --workers 4; on a GPU: --per-gpu auto")
 def run(
     file: File,
     out: Annotated[str | None, typer.Option(help="Folder of the study; by default FILE's name with -study.")] = None,

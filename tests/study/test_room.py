@@ -8,6 +8,7 @@ import torch
 from steadytune.errors import SteadytuneError
 from steadytune.recipe import Recipe
 from steadytune.study import room
+from steadytune.study.command import run_study
 from tiny_tasks import save_model
 
 GIB = 2**30
@@ -24,9 +25,13 @@ def test_a_number_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "many", "1.5", ""])
-def test_what_is_no_number_gets_a_sentence(wrong):
+def test_what_is_no_number_gets_a_sentence_before_anything_is_written(wrong, tmp_path):
+    file = tmp_path / "study.yaml"
+    file.write_text("study: x\nbase: {}\ntasks: {t: {acceptability: 20}}\nvariants: {a: {}}\nseeds: 1\n")
+    told = {"out": None, "on": "local", "address": None, "workers": None, "threads": 1, "retry_failed": False}
     with pytest.raises(SteadytuneError, match="at least 1, or auto"):
-        room.per_gpu(wrong, [], Path())
+        run_study(str(file), per_gpu=wrong, as_json=False, quiet=True, **told)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_auto_means_nothing_without_a_gpu(recipe, monkeypatch):

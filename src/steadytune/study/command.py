@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.live import Live
 
+from steadytune.errors import SteadytuneError
 from steadytune.signals import stop_on_signals
 from steadytune.study.screen import columns, duration, show_status
 from steadytune.study.status import Status, read_status, study_folder
@@ -86,6 +87,8 @@ def run_study(
     from steadytune.study.folder import prepare
     from steadytune.study.ledger import Ledger
 
+    if per_gpu not in (None, "auto") and not (per_gpu.isdecimal() and int(per_gpu) >= 1):
+        raise SteadytuneError(f"--per-gpu is a number of at least 1, or auto, not {per_gpu!r}.")
     console = Console(quiet=quiet, stderr=as_json)
     prepared = prepare(file, out, _reading(console, as_json))
     if retry_failed:

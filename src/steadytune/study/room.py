@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from steadytune.errors import SteadytuneError
 from steadytune.models import load_config
 from steadytune.recipe import Recipe
 from steadytune.study.data import located
@@ -27,12 +26,8 @@ _FILLED = 0.8  # of the memory
 
 def per_gpu(wanted: str | None, recipes: Iterable[Recipe], base: Path) -> int | None:
     """The number that `--per-gpu` means; "auto" goes by the largest model of the recipes and the smallest GPU here."""
-    if wanted is None:
-        return None
     if wanted != "auto":
-        if not wanted.isdecimal() or int(wanted) < 1:
-            raise SteadytuneError(f"--per-gpu is a number of at least 1, or auto, not {wanted!r}.")
-        return int(wanted)
+        return None if wanted is None else int(wanted)
     if not torch.cuda.is_available():
         return None
     memory = min(torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count()))
