@@ -4,10 +4,11 @@
     python benchmarks/engine_gpu.py --models 6x384 base large --rounds 3
 
 BERT shapes with random weights, RTE where its files are there (else rows of its lengths), batch 32, at most 128
-tokens, bf16, AdamW with clipping. Trainer pads each batch to its longest row; the engine cuts it by length and replays
-CUDA graphs. The loops run one after the other, several rounds after one that is not counted; a round's time is that of
-its last steps, after the first ones have warmed up, with the device waited for at both ends. The floor is the matrix products of the tokens that
-are no padding (6 operations per parameter and token) and the optimiser's 28 bytes per parameter.
+tokens, bf16, AdamW with clipping. Trainer pads each batch to its longest row; the engine cuts it by length where that
+pays, and replays CUDA graphs. The loops run one after the other, several rounds after one that is not counted; a
+round's time is that of its last steps, after the first ones have warmed up, with the device waited for at both ends.
+The floor is the matrix products of the tokens that are no padding (6 operations per parameter and token) and the
+optimiser's 28 bytes per parameter.
 """
 
 from __future__ import annotations
