@@ -27,7 +27,7 @@ from steadytune.methods.loss import IGNORED, aligned, call, kind_of, logits_of
 from steadytune.tasks.base import Task
 
 TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65536}
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LOW_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def autocast(precision: str, device: torch.device) -> Any:
     """fp32 is no autocast at all; bf16 and fp16 keep the weights in float32."""
     if precision == "fp32":
         return nullcontext()
-    return torch.autocast(device.type, dtype=_DTYPES[precision])
+    return torch.autocast(device.type, dtype=LOW_PRECISION[precision])
 
 
 @torch.no_grad()

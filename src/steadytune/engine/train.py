@@ -32,6 +32,7 @@ from steadytune.engine.gradients import BatchGradient
 from steadytune.engine.lane import Lane
 from steadytune.engine.noise import private_randomness
 from steadytune.engine.processes import Processes, join
+from steadytune.engine.quick_linear import unquicken_
 from steadytune.engine.result import RunResult, Scores, Status, peak_memory, versions
 from steadytune.engine.saving import RunFolder, copied, load_weights_, pack, unpack_, weights
 from steadytune.engine.state import Progress, State
@@ -314,6 +315,7 @@ def _left_to_others(recipe: Recipe) -> list[str]:
 
 
 def _plain(model: nn.Module, best: dict[str, Tensor]) -> nn.Module:
+    unquicken_(model)
     remove_(model)
     load_weights_(model, best)
     return model.eval()

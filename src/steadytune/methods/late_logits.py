@@ -167,7 +167,7 @@ def why_not(model: nn.Module, layer: nn.Module) -> str | None:
         return f"it is inside {type(model).__name__}"
     if any(getattr(each, "_compiled_call_impl", None) is not None for each in (model, inner, layer)):
         return "it was compiled as a whole"
-    if type(layer) is not nn.Linear:
+    if type(layer) is not nn.Linear and not getattr(layer, "is_quick", False):
         return f"its output layer is {type(layer).__name__}, not a plain nn.Linear"
     if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
         return "its output layer has hooks"

@@ -1,0 +1,189 @@
+"""Plain linear layers that run through kernels/linear.py while they train under autocast.
+
+    casts = quicken_(model, torch.bfloat16)      # None where nothing can be gained
+    for batch in batches:
+        casts.refresh_()                         # one launch: every weight and bias of these layers in the low type
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+    unquicken_(model)
+
+As in mixed_layers.py a layer is not replaced: its class is exchanged for a subclass that keeps the same Parameters, so
+keys, tied weights, hooks and optimisers stay as they were. Only modules whose class is `nn.Linear` itself are taken: a
+subclass, and a weight that pruning or a parametrisation computes, stay as they are. Methods that exchange classes too
+(mixout) come first.
+
+**Which weights a forward sees.** Those of the last `refresh_`. A weight that torch has changed since then, by an
+optimiser's step or by hand, shows by its version and address, and its layer runs as a plain one: the right numbers,
+more slowly. Three kinds of writes do not show, as they do not in autograd: those through `.data`, those of Triton
+kernels (the fused step of `steadytune.AdamW` is one), and those of replayed CUDA graphs. After one of them `refresh_`
+must come before the next training forward; the engine calls it at the beginning of every step. Call `clear_` where
+nobody can promise that. Between a forward and its backward there must be no refresh: it writes over what backward
+reads, which autograd notices and refuses. A captured graph reads the casts where they lie, and holds whatever was
+decided in its capture: keep `casts` as long as the graph.
+
+The plain layer runs in eval mode, outside autocast or under another type of it, in inference mode, under torch.func,
+while torch.compile traces, before the first refresh, and in a copy of the model. The casts stay in memory between
+steps: 2 bytes per weight, which autocast gives back after each; of an input that q, k and v read, autocast keeps three
+casts until the backward pass, and this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steadytune.errors import SteadytuneError
+from steadytune.kernels.linear import LOW_TYPES, CastTable, is_served, quick_linear
+from steadytune.kernels.mixout_inputs import Reader, readers
+from steadytune.layers import find_layers
+
+
+class LowCopy:
+    """A parameter in the type of the products, in memory that stays where it is."""
+
+    def __init__(self, source: Tensor, low: Tensor) -> None:
+        self.source, self.low = source, low
+        self._address = source.data_ptr()
+        self._version: int | None = None  # of the source when it was cast
+
+    def is_fresh(self, parameter: Tensor) -> bool:
+        """Whether `low` is the cast of this parameter as it is now, as far as torch can tell."""
+        return parameter is self.source and self._version == parameter._version and not self.has_moved()
+
+    def has_moved(self) -> bool:
+        return self.source.data_ptr() != self._address
+
+    def mark_(self, fresh: bool) -> None:
+        self._version = self.source._version if fresh else None
+
+
+class QuickLinear(nn.Linear):
+    """`nn.Linear`, whose training forward under autocast reads the casts of `WeightCasts`."""
+
+    is_quick = True  # for those who ask whether this is a plain linear layer: it is one, by another way
+    quick_weight: LowCopy | None = None
+    quick_bias: LowCopy | None = None
+    quick_reader: Reader | None = None  # shares the cast of its input with other layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling() or self.quick_weight is None or not self._is_quick(x):
+            return super().forward(x)
+        low_bias = self.quick_bias.low if self.quick_bias is not None else None
+        return quick_linear(x, self.weight, self.bias, self.quick_weight.low, low_bias, self.quick_reader)
+
+    def _is_quick(self, x: Tensor) -> bool:
+        assert self.quick_weight is not None
+        low, device = self.quick_weight.low, x.device.type
+        if not self.training or not torch.is_autocast_enabled(device):
+            return False
+        if torch.is_inference_mode_enabled() or torch._C._are_functorch_transforms_active():
+            return False
+        if torch.get_autocast_dtype(device) != low.dtype or x.device != low.device:
+            return False
+        if type(x) not in (Tensor, nn.Parameter) or x.dtype not in (torch.float32, *LOW_TYPES):
+            return False
+        if self.bias is None or self.quick_bias is None:
+            return self.bias is None and self.quick_bias is None and self.quick_weight.is_fresh(self.weight)
+        return self.quick_weight.is_fresh(self.weight) and self.quick_bias.is_fresh(self.bias)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles start without casts: those belong to the original."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("quick_")}
+
+
+class WeightCasts:
+    """The casts of all quick layers of a model; a parameter that several of them share is cast once."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
+        layers = dict(quick_layers(model))
+        used = [p for layer in layers.values() for p in (layer.weight, layer.bias) if p is not None]
+        sources = list({id(parameter): parameter for parameter in used}.values())
+        if not sources:
+            raise SteadytuneError("WeightCasts: the model has no quick layers. Call quicken_(model), which makes both.")
+        self._table = CastTable.of(sources, dtype)
+        self._copies = [LowCopy(source, low) for source, low in zip(sources, self._table.lows, strict=True)]
+        copy_of = {id(copy.source): copy for copy in self._copies}
+        for layer in layers.values():
+            layer.quick_weight = copy_of[id(layer.weight)]
+            layer.quick_bias = copy_of[id(layer.bias)] if layer.bias is not None else None
+        _share_inputs_(model, layers)
+
+    def refresh_(self) -> None:
+        """Cast all weights as they are now. Not between a forward and its backward."""
+        if any(copy.has_moved() for copy in self._copies):
+            raise SteadytuneError(
+                "WeightCasts: the model was moved, or its weights were given other memory, after the casts were made. "
+                "Call quicken_(model) again where it is now."
+            )
+        self._table.cast_()
+        for copy in self._copies:
+            copy.mark_(fresh=True)
+
+    def clear_(self) -> None:
+        """Until the next refresh every layer runs as a plain one."""
+        for copy in self._copies:
+            copy.mark_(fresh=False)
+
+
+def quicken_(model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> WeightCasts | None:
+    """Put the quick class on every plain linear layer, for training under autocast to `dtype`.
+
+    None, and the model as it was, where no layer can gain: no device with the kernels, autocast to another type than
+    bfloat16 or float16, layers on several devices, none whose class is `nn.Linear` and whose weights are float32. A
+    model that has quick layers gets new ones.
+    """
+    unquicken_(model)
+    layers = [module for module in model.modules() if _can_be_quick(module)]
+    if not layers or dtype not in LOW_TYPES or len({layer.weight.device for layer in layers}) > 1:
+        return None
+    for layer in layers:
+        layer.__class__ = QuickLinear
+    return WeightCasts(model, dtype)
+
+
+def unquicken_(model: nn.Module) -> None:
+    """Give every quick layer its own class back. The weights stay."""
+    for _, layer in list(quick_layers(model)):
+        for name in [name for name in vars(layer) if name.startswith("quick_")]:
+            del vars(layer)[name]
+        layer.__class__ = nn.Linear  # type: ignore[assignment]
+
+
+def quick_layers(model: nn.Module) -> Iterator[tuple[str, QuickLinear]]:
+    for name, module in model.named_modules():
+        if isinstance(module, QuickLinear):
+            yield name, module
+
+
+def _can_be_quick(module: nn.Module) -> bool:
+    """A plain linear layer that nobody has changed, where the kernels run."""
+    if type(module) is not nn.Linear or "forward" in vars(module):
+        return False
+    own = [parameter for parameter in (module.weight, module.bias) if parameter is not None]
+    return all(
+        type(each) is nn.Parameter  # not what pruning or a parametrisation computes, nor a sharded one
+        and each.dtype == torch.float32
+        and each.is_contiguous()
+        and each.numel() > 0
+        and not each.is_inference()
+        and each.device == module.weight.device
+        and is_served(each.device.type)
+        for each in own
+    )
+
+
+def _share_inputs_(model: nn.Module, layers: dict[str, QuickLinear]) -> None:
+    """Let layers that read the same tensor share its cast. A model whose parts cannot be told goes on without."""
+    try:
+        groups = find_layers(model).same_input()
+    except SteadytuneError:
+        return
+    for group in groups:
+        if all(name in layers for name in group):
+            for name, reader in zip(group, readers(len(group)), strict=True):
+                layers[name].quick_reader = reader

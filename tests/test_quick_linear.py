@@ -1,0 +1,300 @@
+"""Quick linear layers in whole models, on a CPU in plain torch: same numbers, never stale ones, and no trace left.
+
+On a CPU the forward of a quick layer has the bits of the plain layer under autocast, so a stale cast would show.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+from torch.utils.checkpoint import checkpoint
+
+from steadytune import Mixout, apply_
+from steadytune.engine import quick_linear
+from steadytune.engine.quick_linear import QuickLinear, WeightCasts, quick_layers, quicken_, unquicken_
+from steadytune.errors import SteadytuneError
+from steadytune.kernels import linear
+from tiny import TINY, batch, tiny
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch):
+    """On a CPU in plain torch; and the calls that went the quick way."""
+    monkeypatch.setattr(linear, "DEVICES", {"cpu"})
+    monkeypatch.setattr(linear, "_HAS_TRITON", False)
+    made = []
+
+    def counted(*arguments):
+        made.append(arguments)
+        return linear.quick_linear(*arguments)
+
+    monkeypatch.setattr(quick_linear, "quick_linear", counted)
+    return made
+
+
+def autocast(dtype=torch.bfloat16):
+    return torch.autocast("cpu", dtype=dtype)
+
+
+def pair():
+    """A quick layer, its casts, and its plain twin."""
+    layer = nn.Linear(5, 3)
+    layer.weight = nn.Parameter(torch.randn(3, 5))  # never changed, as another one that somebody puts in its place
+    twin = copy.deepcopy(layer)
+    casts = quicken_(layer)
+    assert casts is not None
+    casts.refresh_()
+    return layer, casts, twin
+
+
+def gradients(model, inputs, context):
+    model.train()
+    model.zero_grad()
+    torch.manual_seed(0)  # the same dropout for all
+    with context:
+        loss = model(**inputs).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def errors(found, exact):
+    """Relative, of the gradients that are more than noise: attention does not feel the bias of its keys."""
+    assert found.keys() == exact.keys()
+    largest = max(each.norm() for each in exact.values())
+    telling = [name for name in exact if exact[name].norm() > 1e-4 * largest]
+    return torch.stack([(found[name] - exact[name]).norm() / exact[name].norm() for name in telling])
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "deberta-v2", "mpnet", "bart", "t5", "llama", "vit"])
+def test_gradients_of_models(name, calls):
+    torch.manual_seed(1)
+    model = TINY[name]()
+    inputs, keys = batch(name), list(model.state_dict())
+    _, exact = gradients(model, inputs, torch.enable_grad())
+    plain_loss, plain = gradients(model, inputs, autocast())
+    casts = quicken_(model)
+    casts.refresh_()
+    loss, found = gradients(model, inputs, autocast())
+    assert len(calls) >= len(list(quick_layers(model))) > 4
+    assert list(model.state_dict()) == keys
+    torch.testing.assert_close(loss, plain_loss, atol=1e-3, rtol=1e-3)
+    assert errors(found, exact).mean() < 1.2 * errors(plain, exact).mean()
+    unquicken_(model)
+    assert not list(quick_layers(model))
+    assert not [key for module in model.modules() for key in vars(module) if key.startswith("quick")]
+    again_loss, again = gradients(model, inputs, autocast())
+    assert torch.equal(again_loss, plain_loss)
+    assert all(torch.equal(again[each], plain[each]) for each in plain)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_nothing_is_quick_where_nothing_can_be_gained(monkeypatch):
+    model = TINY["mlp"]()
+    assert quicken_(model, torch.float32) is None
+    assert quicken_(TINY["mlp"]().double()) is None
+    assert quicken_(nn.LayerNorm(3)) is None
+    assert quicken_(nn.Linear(0, 0)) is None
+    monkeypatch.setattr(linear, "DEVICES", {"cuda"})
+    assert quicken_(model) is None
+    assert type(model[0]) is nn.Linear
+    assert not linear.is_served("cuda"), "a CUDA device without Triton"
+    with pytest.raises(SteadytuneError, match="no quick layers"):
+        WeightCasts(model)
+
+
+class Doubled(nn.Linear):
+    pass
+
+
+def test_only_layers_that_nobody_has_changed():
+    model = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("plain", "pruned", "computed", "patched", "mixed")})
+    model["other"] = Doubled(4, 4)
+    model["attention"] = nn.MultiheadAttention(4, 2)  # reads the weight of its out_proj instead of calling it
+    prune.random_unstructured(model["pruned"], "weight", 0.5)
+    parametrizations.orthogonal(model["computed"])
+    model["patched"].forward = lambda x: x
+    apply_(model, Mixout(p=0.5, layers="mixed"))
+    classes = {name: type(module) for name, module in model.named_modules()}
+    assert quicken_(model) is not None
+    changed = [name for name, module in model.named_modules() if type(module) is not classes[name]]
+    assert changed == ["plain"]
+
+
+def test_layers_that_read_the_same_tensor_share_its_cast():
+    model = TINY["bert"]()
+    quicken_(model)
+    sharing = [name.rsplit(".", 1)[1] for name, layer in quick_layers(model) if layer.quick_reader is not None]
+    assert sharing == ["query", "key", "value"] * 4
+
+
+@pytest.mark.parametrize("change", ["in place", "step", "other memory", "other parameter", "other bias", "clear"])
+def test_a_changed_weight_is_never_read_from_its_old_cast(change, calls):
+    layer, casts, twin = pair()
+    for each in (layer, twin):
+        if change == "in place":
+            nn.init.normal_(each.weight)
+        elif change == "step":
+            each.weight.grad = torch.ones_like(each.weight)
+            torch.optim.SGD(each.parameters(), lr=1.0).step()
+        elif change == "other memory":
+            each.weight.data = each.weight.data + 1
+        elif change == "other parameter":
+            each.weight = nn.Parameter(each.weight.detach() + 1)
+        elif change == "other bias":
+            each.bias = None
+    if change == "clear":
+        casts.clear_()
+    else:
+        twin.load_state_dict(layer.state_dict())
+    x = torch.randn(2, 5)
+    with autocast():
+        assert torch.equal(layer(x), twin(x))
+    assert not calls
+    if change in ("in place", "step", "clear"):
+        casts.refresh_()
+        with autocast():
+            assert torch.equal(layer(x), twin(x))
+        assert len(calls) == 1
+    elif change == "other memory":
+        with pytest.raises(SteadytuneError, match="was moved"):
+            casts.refresh_()
+        quicken_(layer).refresh_()
+        with autocast():
+            assert torch.equal(layer(x), twin(x))
+        assert len(calls) == 1
+
+
+def test_where_the_plain_layer_runs(calls):
+    layer, _, twin = pair()
+    x = torch.randn(2, 5)
+    runs = {
+        "no autocast": lambda each: each(x),
+        "another type": lambda each: autocast(torch.float16)(each)(x),
+        "inference": lambda each: torch.inference_mode()(autocast()(each))(x),
+        "a copy": lambda each: autocast()(copy.deepcopy(each))(x),
+        "compiled": lambda each: torch.compile(autocast()(each), backend="eager", fullgraph=True)(x),
+        "torch.func": lambda each: autocast()(torch.func.vmap(each))(x),
+        "other weights": lambda each: torch.func.functional_call(each, {"weight": torch.ones(3, 5)}, (x,)),
+    }
+    for name, run in runs.items():
+        found, expected = run(layer), run(twin)
+        assert found.dtype == expected.dtype, name
+        assert torch.equal(found, expected), name
+        assert not calls, name
+    layer.eval()
+    with autocast():
+        layer(x)
+    assert not calls
+    layer.train()
+    with torch.no_grad(), autocast():
+        assert torch.equal(layer(x), twin(x))
+    assert len(calls) == 1
+
+
+def test_double_input_is_refused_as_by_the_plain_layer():
+    layer, _, twin = pair()
+    for each in (layer, twin):
+        with autocast(), pytest.raises(RuntimeError, match="dtype"):
+            each(torch.randn(2, 5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("frozen", [[], ["weight"], ["bias"], ["weight", "bias"]])
+def test_frozen_weights_and_low_inputs(frozen, dtype, calls):
+    layer, twin = (nn.Linear(5, 3) for _ in range(2))
+    twin.load_state_dict(layer.state_dict())
+    for name in frozen:
+        getattr(layer, name).requires_grad_(False)
+        getattr(twin, name).requires_grad_(False)
+    quicken_(layer, dtype).refresh_()
+    for fed in (torch.float32, dtype):
+        x = torch.randn(2, 4, 5).to(fed).requires_grad_()
+        g, found = torch.randn(2, 4, 3).to(dtype), []
+        for each in (layer, twin):
+            each.zero_grad()
+            x.grad = None
+            with autocast(dtype):
+                each(x).backward(g)
+            found.append([x.grad, *(p.grad for p in each.parameters() if p.requires_grad)])
+        for one, other in zip(*found, strict=True):
+            assert one.dtype == other.dtype
+            torch.testing.assert_close(one, other, atol=2e-2, rtol=2e-2)
+    assert len(calls) == 2
+
+
+def test_tied_weights_are_cast_once():
+    model = tiny("bert", "ForMaskedLM")
+    inputs = batch("bert")
+    inputs["labels"] = inputs["input_ids"]
+    _, plain = gradients(model, inputs, autocast())
+    casts = quicken_(model)
+    casts.refresh_()
+    embedding = model.get_input_embeddings().weight
+    decoder = model.get_output_embeddings()
+    assert decoder.quick_weight.source is embedding
+    sources = [copy.source for copy in casts._copies]
+    assert len({id(source) for source in sources}) == len(sources)
+    _, found = gradients(model, inputs, autocast())
+    name = next(name for name, p in model.named_parameters() if p is embedding)
+    assert (found[name] - plain[name]).norm() < 0.02 * plain[name].norm()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing(reentrant, calls):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(6, 7), nn.GELU(), nn.Dropout(0.3), nn.Linear(7, 6))
+    quicken_(body).refresh_()
+    x, found = torch.randn(3, 6), []
+    for saving in (False, True):
+        own = x.clone().requires_grad_()
+        body.zero_grad()
+        torch.manual_seed(1)
+        with autocast():
+            y = checkpoint(body, own, use_reentrant=reentrant) if saving else body(own)
+        y.float().square().sum().backward()
+        found.append([y.detach(), own.grad, *(p.grad for p in body.parameters())])
+    assert len(calls) >= 5
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_refresh_before_the_backward_pass_is_refused():
+    layer, casts, _ = pair()
+    with autocast():
+        y = layer(torch.randn(2, 5, requires_grad=True))
+    casts.refresh_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_hooks_copies_and_training(calls):
+    """Twenty steps are those of plain autocast, as near as rounding lets them."""
+    torch.manual_seed(0)
+    model = TINY["mlp"]()
+    model[3].p = 0.0
+    twin, seen, data = copy.deepcopy(model), [], batch("mlp")
+    model[0].register_forward_hook(lambda *_: seen.append("forward"))
+    model[0].weight.register_hook(lambda g: seen.append("backward"))
+    start = [p.detach().clone() for p in model.parameters()]
+    casts = quicken_(model)
+    for each, refreshed in ((model, casts), (twin, None)):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.05)
+        for _ in range(20):
+            if refreshed is not None:
+                refreshed.refresh_()
+            with autocast():
+                loss = nn.functional.cross_entropy(each(data["input"]), data["labels"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert seen == ["forward", "backward"] * 20
+    assert len(calls) == 60
+    for one, other, before in zip(model.parameters(), twin.parameters(), start):
+        assert (one - other).norm() < 0.05 * (other - before).norm()
+    copied = copy.deepcopy(model)
+    assert isinstance(copied[0], QuickLinear)
+    assert copied[0].quick_weight is None
+    assert quicken_(copied) is not None
+    assert copied[0].quick_weight.source is copied[0].weight
