@@ -35,7 +35,7 @@ from transformers import (
 from common import finish, machine, ratio, spread
 from steadytune import AdamW, SteadytuneError, Streams
 from steadytune.engine.batches import CHUNK_COST, Cutter, Order, round_up
-from steadytune.engine.encode import Encoded, encode
+from steadytune.engine.encode import Encoded, Split, encode
 from steadytune.engine.train import train
 from steadytune.models import load_model, resolve
 from steadytune.recipe import Recipe
@@ -121,13 +121,17 @@ def engine(recipe: Recipe, encoded: Encoded, bucket: bool) -> Callable[[Callable
     return run
 
 
-def trainer(recipe: Recipe, encoded: Encoded, folder: str) -> Callable[[Callable[[], None]], None]:
-    split = encoded.splits["train"]
+def rows_for_trainer(split: Split) -> list[dict[str, Any]]:
     labels = np.asarray(split.labels)
-    rows = [
+    return [
         {**{name: each[row].tolist() for name, each in split.inputs.items()}, "labels": int(labels[row])}
         for row in range(len(split))
     ]
+
+
+def trainer(recipe: Recipe, encoded: Encoded, folder: str, device: str = "cpu") -> Callable[[Callable[[], None]], None]:
+    split = encoded.splits["train"]
+    rows = rows_for_trainer(split)
     order = Order(len(split), recipe.batch_size, STREAMS).epoch(0).tolist()
 
     class SameRows(Trainer):
@@ -146,7 +150,8 @@ def trainer(recipe: Recipe, encoded: Encoded, folder: str) -> Callable[[Callable
         per_device_train_batch_size=recipe.batch_size,
         max_steps=recipe.steps or 1,
         learning_rate=recipe.lr,
-        use_cpu=True,
+        use_cpu=device == "cpu",
+        bf16=recipe.precision == "bf16",
         report_to=[],
         save_strategy="no",
         logging_strategy="no",

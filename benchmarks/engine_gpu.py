@@ -25,20 +25,15 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
-    DataCollatorWithPadding,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
 )
 
 from common import finish, machine, ratio, spread
 from device import Bench
-from engine import STREAMS, model_directory, rows_to_learn
+from engine import STREAMS, model_directory, rows_to_learn, trainer
 from steadytune import AdamW
 from steadytune.engine.batches import Order
 from steadytune.engine.encode import Encoded, encode
 from steadytune.engine.train import train
-from steadytune.models import load_model
 from steadytune.recipe import Recipe
 
 SHAPES = {
@@ -70,41 +65,6 @@ def engine(recipe: Recipe, encoded: Encoded, device: str, clock: Clock, **option
     train(recipe, encoded, STREAMS, device=device, progress=lambda _: clock.step_done(), **options)
 
 
-def trainer(recipe: Recipe, encoded: Encoded, device: str, clock: Clock, folder: str) -> None:
-    split = encoded.splits["train"]
-    labels = np.asarray(split.labels)
-    rows = [
-        {**{name: each[row].tolist() for name, each in split.inputs.items()}, "labels": int(labels[row])}
-        for row in range(len(split))
-    ]
-    order = Order(len(split), recipe.batch_size, STREAMS).epoch(0).tolist()
-
-    class SameRows(Trainer):
-        def _get_train_sampler(self, *_: Any) -> Any:
-            return order
-
-    class Teller(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            clock.step_done()
-
-    arguments = TrainingArguments(
-        folder,
-        per_device_train_batch_size=recipe.batch_size,
-        max_steps=recipe.steps or 1,
-        learning_rate=recipe.lr,
-        use_cpu=device == "cpu",
-        bf16=recipe.precision == "bf16",
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-    )
-    model, _ = load_model(recipe, encoded.task, STREAMS.init)
-    collator = DataCollatorWithPadding(encoded.encoder.tokenizer)
-    made: Any = SameRows(model.train(), arguments, collator, rows, callbacks=[Teller()])  # type: ignore[arg-type]
-    made.train()
-
-
 def measure(name: str, device: str, rounds: int, steps: int, bench: Bench) -> dict[str, Any]:
     cuda = device == "cuda"
     with tempfile.TemporaryDirectory() as place:
@@ -133,7 +93,7 @@ def measure(name: str, device: str, rounds: int, steps: int, bench: Bench) -> di
         what, data = rows_to_learn()
         encoded = encode(data, recipe)
         loops: dict[str, Callable[[Clock], None]] = {
-            "trainer": lambda clock: trainer(recipe, encoded, device, clock, place),
+            "trainer": lambda clock: trainer(recipe, encoded, place, device)(clock.step_done),
             "engine": lambda clock: engine(recipe, encoded, device, clock),
             "engine, not cut": lambda clock: engine(recipe, encoded, device, clock, bucket=False),
             "engine, no graphs": lambda clock: engine(recipe, encoded, device, clock, graphs=False),

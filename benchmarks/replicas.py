@@ -26,7 +26,7 @@ import torch
 from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
 from common import finish, machine
-from engine import RTE_LENGTHS, model_directory
+from engine import RTE_LENGTHS, model_directory, rows_for_trainer
 from steadytune.engine.encode import encode
 from steadytune.models import load_model
 from steadytune.recipe import Recipe
@@ -68,14 +68,7 @@ def study_rate(folder: Path, spec: dict[str, Any], name: str, per_gpu: int, seed
 
 def trainer_seconds(recipe: Recipe, data: Data, seed: int, folder: str, cpu: bool) -> float:
     encoded = encode(data, recipe)
-    rows = {}
-    for name in ("train", "validation"):
-        split = encoded.splits[name]
-        labels = np.asarray(split.labels)
-        rows[name] = [
-            {**{key: each[row].tolist() for key, each in split.inputs.items()}, "labels": int(labels[row])}
-            for row in range(len(split))
-        ]
+    rows = {name: rows_for_trainer(encoded.splits[name]) for name in ("train", "validation")}
     if not cpu:
         torch.cuda.synchronize()
     began = time.perf_counter()

@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -66,6 +67,13 @@ class Order:
             yield order[batch * self.batch_size : (batch + 1) * self.batch_size]
 
 
+class Form(NamedTuple):
+    """How rows are padded: to a multiple of something, or to the longest of them."""
+
+    rounded: bool
+    multiple: int
+
+
 @dataclass(frozen=True)
 class Cutter:
     """How batches are cut into chunks: `bucket` sorts and cuts by length; without it rows stay as they are."""
@@ -76,6 +84,10 @@ class Cutter:
     limit: int | None = None  # padded tokens of a chunk, where more did not fit into memory
     multiple: int = MULTIPLE["cpu"]  # of which widths are
     grain: int = 1  # rows, by which chunks differ: few shapes
+
+    @property
+    def form(self) -> Form:
+        return Form(self.bucket, self.multiple)
 
     def chunks(self, sizes: np.ndarray) -> list[np.ndarray]:
         """Positions of a batch's rows, chunk by chunk, for rows of these sizes ([rows, 1 or 2])."""

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from steadytune.apply import Applied
-from steadytune.engine.batches import collate
+from steadytune.engine.batches import Form, collate
 from steadytune.engine.encode import Encoded
 from steadytune.engine.evaluate import autocast
 from steadytune.engine.graphs import Graphs, NotCaptured
@@ -32,13 +31,6 @@ from steadytune.methods.loss import call, kind_of, labels_of, logits_of, nll
 from steadytune.recipe import Recipe
 
 Shape = tuple[int, ...]
-
-
-class Form(NamedTuple):
-    """How rows are padded: to a multiple of something, or to the longest of them."""
-
-    rounded: bool
-    multiple: int
 
 
 @dataclass(frozen=True)

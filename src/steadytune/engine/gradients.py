@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from steadytune.apply import Applied
 from steadytune.engine.batches import CHUNK_COST, MULTIPLE, Cutter, Order, chunk_cost_on_gpu, round_up
-from steadytune.engine.chunk import Chunk, Form, Shape
+from steadytune.engine.chunk import Chunk, Shape
 from steadytune.engine.encode import TEXT_PAIRS, Encoded
 from steadytune.engine.evaluate import LOW_PRECISION
 from steadytune.engine.graphs import Graphs
@@ -78,17 +78,16 @@ class BatchGradient:
 
     def expect(self, order: Order, steps: int) -> None:
         """Tell the chunks which shapes the run will bring often."""
+        if self._expected is None and self.processes.count == 1:
+            self.masks.pool_(self.chunk.rehearse)  # with graphs and without: the same kernels
         if self.chunk.resident is None or self.chunk.why_plain:
             return
-        if self._expected is None:
-            self.masks.pool_(self.chunk.rehearse)
         seen: Counter[Shape] = Counter()
         looked = min(steps, order.steps_per_epoch, _LOOK_AHEAD)
         for rows in order.batches(0, looked):
             rows = self._sorted(rows)
             chunks = self.cutter.chunks(self.split.sizes[rows])
-            form = Form(self.cutter.bucket, self.cutter.multiple)
-            seen.update(self.chunk.shape(rows[part], number, form) for number, part in enumerate(chunks))
+            seen.update(self.chunk.shape(rows[part], number, self.cutter.form) for number, part in enumerate(chunks))
         self.chunk.expect(shape for shape, times in seen.items() if times * steps >= _OFTEN * looked)
         self._expected = (order, steps)
 
@@ -125,8 +124,7 @@ class BatchGradient:
                 self.masks.again_()  # one batch, one mixout mask
             seed = stream_seed("noise", self.streams.noise, moment.step, rank, number)
             share = counts * float(split.weights[mine[part]].sum()) / total
-            form = Form(cutter.bucket, cutter.multiple)
-            self.chunk(mine[part], number, share, seed, moment, form, replay)
+            self.chunk(mine[part], number, share, seed, moment, cutter.form, replay)
 
     def _sorted(self, rows: np.ndarray) -> np.ndarray:
         """By length, where batches are cut by length."""

@@ -3,8 +3,8 @@
     memory of a trial = 32 bytes x parameters      weights, gradients, two moments, what they are measured against, best
                       + 60 bytes x hidden size x blocks x tokens of a batch          activations kept for the backward
 
-More at a time pays as long as one leaves the GPU idle between its kernels, which small models do. Numbers by
-`benchmarks/replicas.py` on an H200; what a trial measures does not depend on them.
+More at a time pays as long as one leaves the GPU idle between its kernels, which small models do. The numbers are
+reckoned, not measured; what a trial measures does not depend on them.
 """
 
 from __future__ import annotations
