@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -351,6 +353,17 @@ def test_beats_do_not_pile_up(ledger, path):
     assert 1 << 20 < most <= 4 << 20
     assert ledger.finish(claim, DONE)
     assert wal.stat().st_size == 0  # a result is in the file itself
+
+
+def test_another_connection_of_a_process_does_not_take_its_locks_away(ledger, path):
+    """Otherwise a worker that ends thinks that it was the last one, and deletes the -wal file under the others."""
+    plan(ledger, "a", "b")
+    with Ledger.open(path), Ledger.open(path, readonly=True):
+        pass
+    worker = f"from steadytune.study.ledger import Ledger; Ledger.open({str(path)!r}).close()"
+    subprocess.run([sys.executable, "-c", worker], check=True)
+    assert ledger.finish(ledger.claim("w", 60.0), DONE)
+    assert ledger.counts()["finished"] == 1
 
 
 # -- speed ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ The database is in WAL mode, so it needs a local disk: SQLite's shared memory do
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing, suppress
@@ -14,6 +15,8 @@ from typing import Any
 from steadytune.study.ledger import schema
 from steadytune.study.ledger.connection import (
     CANTOPEN,
+    CORRUPT,
+    NOTADB,
     PERM,
     READONLY,
     WAIT,
@@ -24,6 +27,8 @@ from steadytune.study.ledger.connection import (
 )
 
 _MAGIC = b"SQLite format 3\0"
+_SMALLEST = 512  # bytes of the smallest database, one page
+_KEEP = "It was left as it is: move it away, or choose another folder."
 
 
 def create_file(path: Path, sql: str, rows: list[Any]) -> bool:
@@ -80,7 +85,7 @@ def connect(path: Path, readonly: bool) -> Connection:
         try:
             patiently(lambda: db.execute("PRAGMA journal_mode = WAL").fetchall())
             db.execute("PRAGMA wal_autocheckpoint = 0").fetchall()  # see Connection
-            _refuse_newer(path, db)
+            _refuse_what_is_not_ours(path, db)
             if schema.version(db) < schema.VERSION:
                 _upgrade_(path, db)
         except BaseException:
@@ -90,28 +95,49 @@ def connect(path: Path, readonly: bool) -> Connection:
 
 
 def _refuse_other_files(path: Path) -> None:
-    """Before SQLite sees it: opening a database can change it (a journal that was left behind is played back)."""
+    """Before SQLite opens it to write: that can change a file (a journal that was left behind is played back)."""
     try:
-        with path.open("rb") as stream:
-            header = stream.read(100)
+        size = path.stat().st_size
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
+        rest = path.read_bytes() if size < _SMALLEST or not os.access(path, os.R_OK) else b""
     except FileNotFoundError:
         raise LedgerError(f"There is no ledger {path}. `steadytune study run` makes one.") from None
-    except OSError as error:  # a directory, or no permission
+    except OSError as error:
         raise LedgerError(f"The ledger {path} cannot be read: {error.strerror}.") from error
-    keep = "It was left as it is: move it away, or choose another folder."
-    if not header:
-        raise LedgerError(f"{path} is empty and not a ledger. {keep}")
-    if not header.startswith(_MAGIC[: len(header)]):
-        raise LedgerError(f"{path} is not a ledger: it is not an SQLite database. {keep}")
-    if len(header) < 100:
-        raise LedgerError(f"{path} is damaged: only {len(header)} bytes of it are left. {keep}")
-    if int.from_bytes(header[68:72], "big") != schema.APPLICATION_ID:
-        raise LedgerError(f"{path} is not a ledger: it is the SQLite database of another application. {keep}")
+    if not size:
+        raise LedgerError(f"{path} is empty and not a ledger. {_KEEP}")
+    if rest and rest.startswith(_MAGIC[: len(rest)]):
+        raise LedgerError(f"{path} is damaged: only {size} bytes of it are left. {_KEEP}")
+    if rest or not _is_database(path):
+        raise LedgerError(f"{path} is not a ledger: it is not an SQLite database. {_KEEP}")
+
+
+def _is_database(path: Path) -> bool:
+    """Asked through SQLite, in its way that changes nothing; the database of another application is refused here.
+
+    Reading the header ourselves would be shorter, and wrong: when a process closes a file, POSIX takes away all locks
+    that it has on it, those of its other connections too. A worker that ended then thought itself the last one, and
+    deleted the -wal file under the others (sqlite.org/howtocorrupt.html, 2.2).
+    """
+    with explained(path, "read"):
+        try:
+            with closing(sqlite3.connect(_address(path, "immutable"), uri=True)) as db:
+                _refuse_other_applications(path, db)
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code not in (NOTADB, CORRUPT):
+                raise
+            return code == CORRUPT  # or just being written to, which this way does not look at: opening it will tell
+    return True
+
+
+def _address(path: Path, mode: str) -> str:
+    return f"{path.absolute().as_uri()}?{'immutable=1' if mode == 'immutable' else f'mode={mode}'}"
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    where = f"{path.absolute().as_uri()}?{'immutable=1' if mode == 'immutable' else f'mode={mode}'}"
-    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=WAIT / 1000)
+    db = sqlite3.connect(_address(path, mode), uri=True, isolation_level=None, timeout=WAIT / 1000)
     try:
         db.execute("PRAGMA trusted_schema = OFF")  # no function is called because a file says so
         # A claim or a beat may be lost when the power fails, with the worker that made it. What must not be lost is
@@ -140,7 +166,7 @@ def _connect_for_reading(path: Path) -> sqlite3.Connection:
 def _newest_for_reading(path: Path, db: sqlite3.Connection) -> sqlite3.Connection:
     with explained(path, "read"):
         try:
-            _refuse_newer(path, db)
+            _refuse_what_is_not_ours(path, db)
             if schema.version(db) == schema.VERSION:
                 return db
             copy = sqlite3.connect(":memory:", isolation_level=None)
@@ -153,7 +179,13 @@ def _newest_for_reading(path: Path, db: sqlite3.Connection) -> sqlite3.Connectio
         return copy
 
 
-def _refuse_newer(path: Path, db: sqlite3.Connection) -> None:
+def _refuse_other_applications(path: Path, db: sqlite3.Connection) -> None:
+    if db.execute("PRAGMA application_id").fetchone()[0] != schema.APPLICATION_ID:
+        raise LedgerError(f"{path} is not a ledger: it is the SQLite database of another application. {_KEEP}")
+
+
+def _refuse_what_is_not_ours(path: Path, db: sqlite3.Connection) -> None:
+    _refuse_other_applications(path, db)
     found = schema.version(db)
     if found > schema.VERSION:
         raise LedgerError(
