@@ -26,11 +26,11 @@ def calls(monkeypatch):
     monkeypatch.setattr(linear, "_HAS_TRITON", False)
     made = []
 
-    def counted(*arguments):
-        made.append(arguments)
-        return linear.quick_linear(*arguments)
+    def counted(compute):
+        return lambda *arguments: made.append(arguments) or compute(*arguments)
 
-    monkeypatch.setattr(quick_linear, "quick_linear", counted)
+    for compute in (linear.quick_linear, linear.quick_linears):
+        monkeypatch.setattr(quick_linear, compute.__name__, counted(compute))
     return made
 
 
@@ -59,6 +59,11 @@ def gradients(model, inputs, context):
     return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+def products(model):
+    """How many there are in a forward pass: one for layers that read the same tensor."""
+    return len({layer.quick_together or layer for _, layer in quick_layers(model)})
+
+
 def errors(found, exact):
     """Relative, of the gradients that are more than noise: attention does not feel the bias of its keys."""
     assert found.keys() == exact.keys()
@@ -77,7 +82,7 @@ def test_gradients_of_models(name, calls):
     casts = quicken_(model)
     casts.refresh_()
     loss, found = gradients(model, inputs, autocast())
-    assert len(calls) >= len(list(quick_layers(model))) > 4
+    assert len(calls) >= products(model) > 3
     assert list(model.state_dict()) == keys
     torch.testing.assert_close(loss, plain_loss, atol=1e-3, rtol=1e-3)
     assert errors(found, exact).mean() < 1.2 * errors(plain, exact).mean()
@@ -122,11 +127,72 @@ def test_only_layers_that_nobody_has_changed():
     assert changed == ["plain"]
 
 
-def test_layers_that_read_the_same_tensor_share_its_cast():
-    model = TINY["bert"]()
-    quicken_(model)
-    sharing = [name.rsplit(".", 1)[1] for name, layer in quick_layers(model) if layer.quick_reader is not None]
-    assert sharing == ["query", "key", "value"] * 4
+def test_layers_that_read_the_same_tensor_are_one_product(calls):
+    model, inputs = TINY["bert"](), batch("bert")
+    quicken_(model).refresh_()
+    together = [name.rsplit(".", 1)[1] for name, layer in quick_layers(model) if layer.quick_together is not None]
+    assert together == ["query", "key", "value"] * 4
+    gradients(model, inputs, autocast())
+    assert len(calls) == products(model) == len(list(quick_layers(model))) - 2 * 4
+
+
+def three():
+    """Query, key and value of a tiny BERT, quick; and their plain twins."""
+    model = TINY["bert"]().train()
+    twin = copy.deepcopy(model)
+    quicken_(model).refresh_()
+    return [
+        [getattr(each.bert.encoder.layer[0].attention.self, name) for name in ("query", "key", "value")]
+        for each in (model, twin)
+    ]
+
+
+@pytest.mark.parametrize(
+    "case", ["same", "order", "other", "changed", "no grad", "eval", "stale", "twice", "first alone", "gone"]
+)
+def test_an_output_is_taken_by_the_layer_that_is_given_the_same_tensor(case, calls):
+    (query, key, value), plain = three()
+    x = torch.randn(2, 3, query.in_features)
+    given = [x, x, x]
+    order = [0, 1, 2]
+    if case == "order":
+        order = [1, 0, 2]
+    elif case == "other":
+        given = [x, x + 1, x]
+    elif case == "eval":
+        key.eval()
+    elif case == "stale":
+        with torch.no_grad():
+            for each in (key, plain[1]):
+                each.weight.add_(1.0)
+    elif case == "twice":
+        order = [0, 1, 1, 2]
+    elif case == "first alone":
+        order = [0]
+    expected_calls = {"same": 1, "order": 2, "other": 2, "changed": 3, "no grad": 1, "eval": 2, "stale": 2}
+    expected_calls |= {"twice": 2, "first alone": 1, "gone": 2}
+    with torch.no_grad() if case == "no grad" else torch.enable_grad(), autocast():
+        for number in order:
+            if case == "changed" and number:
+                x.add_(1.0)
+            if case == "gone" and number == 1:
+                given[1] = x.clone()  # at the address of a tensor that died, say
+            ours, theirs = (each[number](given[number]) for each in ((query, key, value), plain))
+            assert torch.equal(ours, theirs), number
+            assert ours.requires_grad == theirs.requires_grad
+    assert len(calls) == expected_calls[case]
+
+
+def test_outputs_do_not_outlive_their_tensor(calls):
+    (query, *_), _ = three()
+    x = torch.randn(2, 3, query.in_features)
+    with autocast():
+        query(x)
+    held = query.quick_together._outputs
+    count = len(held.of(x))
+    calls.clear()
+    del x
+    assert (count, held._held) == (2, None)
 
 
 @pytest.mark.parametrize("change", ["in place", "step", "other memory", "other parameter", "other bias", "clear"])

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from steadytune.kernels import linear
-from steadytune.kernels.linear import CastTable, column_sum, quick_linear
-from steadytune.kernels.mixout_inputs import readers
+from steadytune.kernels.linear import CastTable, column_sum, quick_linear, quick_linears
 
 LOW = {torch.bfloat16: 2e-2, torch.float16: 2e-3}  # and the tolerance of a relative error
 
@@ -88,22 +87,40 @@ def test_what_is_kept_for_the_backward_pass():
         assert not kept
 
 
-def test_readers_share_one_cast():
-    x, *_ = tensors((4, 3, 5), 2)
-    weights = [torch.randn(2, 5).requires_grad_() for _ in range(3)]
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("frozen", [(), (0,), (1, 2), (0, 1, 2)])
+def test_layers_together_are_the_layers_alone(frozen, biased):
+    """Also where one is frozen, and one is not used."""
+    x, *_ = tensors((4, 3, 8), 2)
+    weights = [torch.randn(out, 8).requires_grad_(n not in frozen) for n, out in enumerate((2, 5, 3))]
+    biases = [torch.randn(len(w)).requires_grad_(w.requires_grad) if biased else None for w in weights]
+    low_weight = torch.cat(weights).detach().bfloat16()
+    low_bias = torch.cat(biases).detach().bfloat16() if biased else None
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
-        sharing = readers(3)
-        outs = [quick_linear(x, w, None, w.detach().bfloat16(), None, r) for w, r in zip(weights, sharing)]
-    assert len(set(kept)) == 4  # three weights, and one cast of x
-    alone = [quick_linear(x, w, None, w.detach().bfloat16(), None) for w in weights]
-    g = torch.randn(4, 3, 2).bfloat16()
-    for one, other in zip(outs, alone):
-        assert torch.equal(one, other)
-    for one, other in zip(
-        torch.autograd.grad(outs, [x, *weights], [g] * 3), torch.autograd.grad(alone, [x, *weights], [g] * 3)
-    ):
-        assert torch.equal(one, other)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        outs = quick_linears(x, weights, biases, low_weight, low_bias)
+    assert [each.shape for each in kept] == [(12, 8)] * (len(frozen) < 3) + [(10, 8)]  # one cast of x, one of weights
+    low = [None if each is None else each.detach().bfloat16() for each in (*weights, *biases)]
+    alone = [quick_linear(x, w, b, low[n], low[3 + n]) for n, (w, b) in enumerate(zip(weights, biases))]
+    for one, other in zip(outs, alone, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-2, rtol=1e-2)
+    g = [torch.randn(out.shape).bfloat16() for out in outs]
+    learning = [each for each in (x, *weights, *biases) if each is not None and each.requires_grad]
+    for used in ((0, 1, 2), (1,)):
+        ours, theirs = (
+            torch.autograd.grad([made[n] for n in used], learning, [g[n] for n in used], True, allow_unused=True)
+            for made in (outs, alone)
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            other = torch.zeros_like(one) if other is None else other
+            torch.testing.assert_close(one, other, atol=2e-2, rtol=2e-2)
+
+
+def test_a_cast_that_is_known_is_not_made_again():
+    x, w, b = tensors((4, 3, 5), 2)
+    known = torch.full((4, 3, 5), 2.0, dtype=torch.bfloat16)  # not x's: to see whose is read
+    low = [w.detach().bfloat16(), b.detach().bfloat16()]
+    assert torch.equal(quick_linear(x, w, b, *low, known), quick_linear(known.float(), w, b, *low))
 
 
 @pytest.mark.parametrize("dtype", list(LOW))
@@ -121,6 +138,17 @@ def test_a_table_of_casts(dtype):
     assert table.lows[0]._version > before
     assert table.table[:, 3].tolist() == [0, 1, 2, 4]
     assert table.owners.tolist() == [0, 1, 2, 2, 3]
+
+
+def test_casts_one_behind_the_other():
+    sources = [torch.randn(3, 8), torch.randn(5, 8), torch.randn(2, 8), torch.randn(7), torch.randn(3)]
+    table = CastTable.of(sources, torch.bfloat16, following={1, 2})
+    table.cast_()
+    assert torch.equal(table.joined(0, 3), torch.cat(sources[:3]).bfloat16())
+    assert torch.equal(table.joined(3, 1), sources[3].bfloat16())
+    assert all(low.data_ptr() % 16 == 0 for low in table.lows)
+    with pytest.raises(AssertionError, match="gaps"):
+        table.joined(3, 2)
 
 
 def test_a_backward_pass_after_the_next_casts_is_refused():

@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from steadytune.apply import Applied
 from steadytune.engine.batches import Form, collate
 from steadytune.engine.encode import Encoded
-from steadytune.engine.evaluate import autocast
+from steadytune.engine.evaluate import LOW_PRECISION, autocast
 from steadytune.engine.graphs import Graphs, NotCaptured
 from steadytune.engine.lane import Lane
 from steadytune.engine.masks import Masks
 from steadytune.engine.noise import seed_
+from steadytune.engine.quick_linear import quicken_
 from steadytune.engine.resident import Resident
 from steadytune.methods.base import Moment
 from steadytune.methods.loss import call, kind_of, labels_of, logits_of, nll
@@ -70,6 +71,8 @@ class Chunk:
     ) -> None:
         self.applied, self.recipe, self.encoded, self.scaler = applied, recipe, encoded, scaler
         self.parameters = parameters
+        low = LOW_PRECISION.get(recipe.precision)
+        self.casts = None if low is None else quicken_(applied.site.model, low)
         self.model, self.lane, self.device, self.masks = applied.site.model, lane, lane.device, masks
         self.split = encoded.splits["train"]
         self.loss = torch.zeros((), device=self.device)
@@ -137,6 +140,8 @@ class Chunk:
 
     def _add(self, batch: dict[str, Tensor], share: float | Tensor, moment: Moment, first: bool) -> None:
         self.masks.forward_()
+        if self.casts is not None and first:  # the weights are the same for all chunks of a batch
+            self.casts.refresh_()
         with autocast(self.recipe.precision, self.device):
             loss = self._loss(batch, moment)
         loss = loss * share

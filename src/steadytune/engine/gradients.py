@@ -19,12 +19,10 @@ from steadytune.apply import Applied
 from steadytune.engine.batches import CHUNK_COST, MULTIPLE, Cutter, Order, chunk_cost_on_gpu, round_up
 from steadytune.engine.chunk import Chunk, Shape
 from steadytune.engine.encode import TEXT_PAIRS, Encoded
-from steadytune.engine.evaluate import LOW_PRECISION
 from steadytune.engine.graphs import Graphs
 from steadytune.engine.lane import Lane
 from steadytune.engine.masks import Masks
 from steadytune.engine.processes import Processes
-from steadytune.engine.quick_linear import quicken_
 from steadytune.errors import SteadytuneError
 from steadytune.layers import EMBEDDINGS, find_layers
 from steadytune.methods.base import Moment
@@ -55,8 +53,6 @@ class BatchGradient:
         self.split = encoded.splits["train"]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.masks = Masks(self.model)
-        low = LOW_PRECISION.get(recipe.precision)
-        self.casts = None if low is None else quicken_(self.model, low)
         self.notes: list[str] = []
         self.wants_graphs = graphs
         self._expected: tuple[Order, int] | None = None
@@ -93,8 +89,6 @@ class BatchGradient:
 
     def __call__(self, rows: np.ndarray, moment: Moment) -> Tensor:
         replay = self.masks.begin_()
-        if self.casts is not None:
-            self.casts.refresh_()
         while True:
             self.chunk.loss.zero_()
             try:

@@ -23,6 +23,9 @@ nobody can promise that. Between a forward and its backward there must be no ref
 reads, which autograd notices and refuses. A captured graph reads the casts where they lie, and holds whatever was
 decided in its capture: keep `casts` as long as the graph.
 
+Layers that read the same tensor, as query, key and value do, are one product: the first of them that is called computes
+the outputs of all, and the others take theirs (`Together`).
+
 The plain layer runs in eval mode, outside autocast or under another type of it, in inference mode, under torch.func,
 while torch.compile traces, before the first refresh, and in a copy of the model. The casts stay in memory between
 steps: 2 bytes per weight, which autocast gives back after each; of an input that q, k and v read, autocast keeps three
@@ -31,15 +34,15 @@ casts until the backward pass, and this one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.linear import LOW_TYPES, CastTable, is_served, quick_linear
-from steadytune.kernels.mixout_inputs import Reader, readers
+from steadytune.kernels.linear import LOW_TYPES, CastTable, is_served, quick_linear, quick_linears
+from steadytune.kernels.mixout_inputs import HandedOn, SharedCast, is_plain
 from steadytune.layers import find_layers
 
 
@@ -68,16 +71,27 @@ class QuickLinear(nn.Linear):
     is_quick = True  # for those who ask whether this is a plain linear layer: it is one, by another way
     quick_weight: LowCopy | None = None
     quick_bias: LowCopy | None = None
-    quick_reader: Reader | None = None  # shares the cast of its input with other layers
+    quick_together: Together | None = None  # with the layers that read the same tensor
+    quick_inputs: SharedCast | None = None  # where the layer before may have left its output in the low type
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or self.quick_weight is None or not self._is_quick(x):
+        if torch.compiler.is_compiling() or self.quick_weight is None or not self.is_quick_for(x):
             return super().forward(x)
+        found = self.quick_together.output(self, x) if self.quick_together is not None else None
+        if found is not None:
+            return found
         low_bias = self.quick_bias.low if self.quick_bias is not None else None
-        return quick_linear(x, self.weight, self.bias, self.quick_weight.low, low_bias, self.quick_reader)
+        return quick_linear(x, self.weight, self.bias, self.quick_weight.low, low_bias, self.low_input(x))
 
-    def _is_quick(self, x: Tensor) -> bool:
-        assert self.quick_weight is not None
+    def low_input(self, x: Tensor) -> Tensor | None:
+        """x in the low type, if the layer before has left it."""
+        if self.quick_inputs is None or self.quick_weight is None or not is_plain(x):
+            return None
+        return self.quick_inputs.get(x, self.quick_weight.low.dtype)
+
+    def is_quick_for(self, x: Tensor) -> bool:
+        if self.quick_weight is None:
+            return False
         low, device = self.quick_weight.low, x.device.type
         if not self.training or not torch.is_autocast_enabled(device):
             return False
@@ -96,22 +110,63 @@ class QuickLinear(nn.Linear):
         return {name: value for name, value in vars(self).items() if not name.startswith("quick_")}
 
 
+class Together:
+    """Quick layers that read the same tensor, in the order of their calls: one product gives the outputs of all."""
+
+    def __init__(self, layers: Sequence[QuickLinear], low_weight: Tensor, low_bias: Tensor | None) -> None:
+        self._layers, self._low_weight, self._low_bias = tuple(layers), low_weight, low_bias
+        self._outputs = HandedOn()  # {layer: output}, of the tensor that the first layer was given
+
+    def output(self, layer: QuickLinear, x: Tensor) -> Tensor | None:
+        """The layer's output. None where it is not there: then the layer computes it alone."""
+        if not is_plain(x):
+            return None
+        if layer is not self._layers[0]:
+            outputs = self._outputs.of(x)
+            return outputs.pop(layer, None) if outputs else None
+        self._outputs.clear_()
+        if not all(each.is_quick_for(x) for each in self._layers):
+            return None
+        weights, biases = [each.weight for each in self._layers], [each.bias for each in self._layers]
+        made = quick_linears(x, weights, biases, self._low_weight, self._low_bias, layer.low_input(x))
+        self._outputs.put_(x, dict(zip(self._layers[1:], made[1:])))
+        return made[0]
+
+
 class WeightCasts:
     """The casts of all quick layers of a model; a parameter that several of them share is cast once."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16, inputs: SharedCast | None = None) -> None:
         layers = dict(quick_layers(model))
-        used = [p for layer in layers.values() for p in (layer.weight, layer.bias) if p is not None]
-        sources = list({id(parameter): parameter for parameter in used}.values())
+        groups = _groups(model, layers)
+        first = [[each.weight for each in group] for group in groups]
+        first += [[each.bias for each in group] for group in groups if group[0].bias is not None]
+        rest = [[p] for layer in layers.values() for p in (layer.weight, layer.bias) if p is not None]
+        place: dict[int, int] = {}  # of a parameter among the sources
+        sources: list[Tensor] = []
+        following: set[int] = set()
+        for run in first + rest:
+            for number, parameter in enumerate(run):
+                if id(parameter) not in place:
+                    place[id(parameter)] = len(sources)
+                    following |= {len(sources)} if number else set()
+                    sources.append(parameter)
         if not sources:
             raise SteadytuneError("WeightCasts: the model has no quick layers. Call quicken_(model), which makes both.")
-        self._table = CastTable.of(sources, dtype)
+        self._table = CastTable.of(sources, dtype, following)
         self._copies = [LowCopy(source, low) for source, low in zip(sources, self._table.lows, strict=True)]
-        copy_of = {id(copy.source): copy for copy in self._copies}
         for layer in layers.values():
-            layer.quick_weight = copy_of[id(layer.weight)]
-            layer.quick_bias = copy_of[id(layer.bias)] if layer.bias is not None else None
-        _share_inputs_(model, layers)
+            layer.quick_weight = self._copies[place[id(layer.weight)]]
+            layer.quick_bias = self._copies[place[id(layer.bias)]] if layer.bias is not None else None
+            layer.quick_inputs = inputs
+        for group in groups:
+            lows = [
+                self._table.joined(place[id(parameter)], len(group)) if parameter is not None else None
+                for parameter in (group[0].weight, group[0].bias)
+            ]
+            together = Together(group, *lows)
+            for layer in group:
+                layer.quick_together = together
 
     def refresh_(self) -> None:
         """Cast all weights as they are now. Not between a forward and its backward."""
@@ -177,13 +232,19 @@ def _can_be_quick(module: nn.Module) -> bool:
     )
 
 
-def _share_inputs_(model: nn.Module, layers: dict[str, QuickLinear]) -> None:
-    """Let layers that read the same tensor share its cast. A model whose parts cannot be told goes on without."""
+def _groups(model: nn.Module, layers: dict[str, QuickLinear]) -> list[list[QuickLinear]]:
+    """Layers that read the same tensor, and whose casts can lie one behind the other; as far as that can be told."""
     try:
-        groups = find_layers(model).same_input()
+        named = find_layers(model).same_input()
     except SteadytuneError:
-        return
-    for group in groups:
-        if all(name in layers for name in group):
-            for name, reader in zip(group, readers(len(group)), strict=True):
-                layers[name].quick_reader = reader
+        return []
+    groups: list[list[QuickLinear]] = []
+    taken: set[int] = set()  # parameters
+    for names in named:
+        group = [layers[name] for name in names if name in layers]
+        own = [p for layer in group for p in (layer.weight, layer.bias) if p is not None]
+        fits = len(group) == len(names) > 1 and len({layer.bias is None for layer in group}) == 1
+        if fits and len(own) == len({id(p) for p in own} - taken) and not any(p.numel() % 8 for p in own):
+            groups.append(group)
+            taken |= {id(p) for p in own}
+    return groups

@@ -1,10 +1,12 @@
 """A plain linear layer under autocast, with fewer and shorter kernels than torch's own.
 
-    Y  = X' W'ᵀ + b'     ' is the cast to autocast's type: X' once for all layers that read X (mixout_inputs.py), W' and
-                         b' of all layers in one launch per step (`CastTable`)
+    Y  = X' W'ᵀ + b'     ' is the cast to autocast's type: W' and b' of all layers in one launch per step (`CastTable`)
     dX = dY W'           written in X's type by the product
     dW = dYᵀ X'          written in float32 by the product
     db = Σ_rows dY       `column_sum`, in float32
+
+Layers that read the same X, as query, key and value do, are one layer here: their W' lie one behind the other, so each
+of the three products is one instead of three, and dX needs no sum.
 
 The function is that of `functional.linear` under autocast. Autocast rounds dW, db and dX to the low type and then casts
 them to float32; here they are float32 from the start, so they are nearer to the exact ones, and the pass that casts is
@@ -21,7 +23,7 @@ In plain torch here, which is also the reference; linear_triton.py has a kernel 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -32,12 +34,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from steadytune.kernels.mixout_columns import product
-from steadytune.kernels.mixout_inputs import Reader
 
 DEVICES: set[str] = set()  # where layers may run so: "cuda" joins when it has been measured there
 BLOCK = 4096  # elements that a program of the cast kernel holds
 LOW_TYPES = (torch.bfloat16, torch.float16)
-_ALIGNMENT = 128  # elements: every cast begins at a multiple of 256 bytes, as in memory of its own
+_ALIGNMENT = 128  # elements: a cast begins at a multiple of 256 bytes, as in memory of its own
+_STEP = 8  # elements: and at a multiple of 16 bytes behind another, which is what kernels count on
 _HAS_TRITON = find_spec("triton") is not None
 
 
@@ -58,10 +60,17 @@ class CastTable:
     aligned: bool  # every source begins at a multiple of 16 bytes
 
     @classmethod
-    def of(cls, sources: Sequence[Tensor], dtype: torch.dtype) -> CastTable:
-        """A table for contiguous tensors that have elements. Waits for the device, so it is not for a capture."""
+    def of(cls, sources: Sequence[Tensor], dtype: torch.dtype, following: Collection[int] = ()) -> CastTable:
+        """A table for contiguous tensors that have elements. Waits for the device, so it is not for a capture.
+
+        The cast of a source whose number is in `following` lies right behind the one before (`joined`), whose number of
+        elements must be a multiple of 8.
+        """
         device, sizes = sources[0].device, torch.tensor([source.numel() for source in sources])
         room = -(-sizes // _ALIGNMENT) * _ALIGNMENT
+        before = [number - 1 for number in following]
+        assert not (sizes[before] % _STEP).any()
+        room[before] = sizes[before]
         starts = (room.cumsum(0) - room).tolist()
         memory = torch.zeros(int(room.sum()), dtype=dtype, device=device)
         lows = tuple(memory[start : start + each.numel()].view(each.shape) for start, each in zip(starts, sources))
@@ -77,6 +86,13 @@ class CastTable:
             aligned=not any(address % 16 for address in addresses),
         )
 
+    def joined(self, first: int, count: int) -> Tensor:
+        """The casts of `count` sources that lie one behind the other, as if they were one."""
+        parts = self.lows[first : first + count]
+        start, length = parts[0].storage_offset(), sum(part.numel() for part in parts)
+        assert parts[-1].storage_offset() + parts[-1].numel() == start + length, "casts with gaps between them"
+        return self.memory[start : start + length].view(-1, *parts[0].shape[1:])
+
     @torch.no_grad()
     def cast_(self) -> None:
         """Write every source's cast over its last one."""
@@ -90,32 +106,45 @@ class CastTable:
         torch.autograd.graph.increment_version(self.memory)
 
 
-class _QuickLinear(torch.autograd.Function):
+class _QuickLinears(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: Tensor,  # x, weight and bias for their gradients alone; the product reads their casts
-        weight: Tensor,
-        bias: Tensor | None,
+        x: Tensor,  # x, weights and biases for their gradients alone; the product reads their casts
         low_x: Tensor,
         low_weight: Tensor,
         low_bias: Tensor | None,
-    ) -> Tensor:
-        asks_x, asks_weight, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(low_x if asks_weight else None, low_weight if asks_x else None)
-        ctx.x_shape, ctx.x_dtype, ctx.w_dtype = x.shape, x.dtype, weight.dtype
-        return functional.linear(low_x, low_weight, low_bias).view(*x.shape[:-1], len(weight))
+        count: int,
+        *parameters: Tensor | None,  # `count` weights, then their biases
+    ) -> Tensor | tuple[Tensor, ...]:
+        asks_x, asks_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[5 : 5 + count])
+        ctx.save_for_backward(low_x if asks_weights else None, low_weight if asks_x else None)
+        weights = [weight for weight in parameters[:count] if weight is not None]
+        ctx.x_shape, ctx.x_dtype, ctx.w_dtype = x.shape, x.dtype, weights[0].dtype
+        ctx.widths = [len(weight) for weight in weights]
+        y = functional.linear(low_x, low_weight, low_bias)
+        if count == 1:
+            return y.view(*x.shape[:-1], len(low_weight))
+        return tuple(part.view(*x.shape[:-1], part.shape[1]) for part in y.split(ctx.widths, 1))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         low_x, low_weight = ctx.saved_tensors
-        asks_x, asks_weight, asks_bias, *_ = ctx.needs_input_grad
-        rows = grad.reshape(-1, grad.shape[-1]).contiguous()
-        grad_x = product(rows, low_weight, ctx.x_dtype).view(ctx.x_shape) if asks_x else None
-        grad_weight = product(rows.t(), low_x, ctx.w_dtype) if asks_weight else None
-        grad_bias = column_sum(rows) if asks_bias else None
-        return grad_x, grad_weight, grad_bias, None, None, None
+        parts = [grad.reshape(-1, grad.shape[-1]) for grad in grads]
+        rows = parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)
+        count = len(parts)
+        asks_weights, asks_biases = ctx.needs_input_grad[5 : 5 + count], ctx.needs_input_grad[5 + count :]
+        grad_x = product(rows, low_weight, ctx.x_dtype).view(ctx.x_shape) if ctx.needs_input_grad[0] else None
+        grad_weight = product(rows.t(), low_x, ctx.w_dtype) if any(asks_weights) else None
+        grad_bias = column_sum(rows) if any(asks_biases) else None
+
+        def own(whole: Tensor | None, asked: tuple[bool, ...]) -> list[Tensor | None]:
+            if whole is None:
+                return [None] * count
+            return [part if asks else None for part, asks in zip(whole.split(ctx.widths), asked, strict=True)]
+
+        return grad_x, None, None, None, None, *own(grad_weight, asks_weights), *own(grad_bias, asks_biases)
 
 
 def quick_linear(
@@ -124,25 +153,32 @@ def quick_linear(
     bias: Tensor | None,
     low_weight: Tensor,
     low_bias: Tensor | None,
-    reader: Reader | None = None,
+    low_x: Tensor | None = None,
 ) -> Tensor:
     """x @ weight.T + bias in the type of `low_weight`, which with `low_bias` is the cast of weight and bias.
 
-    Layers that read the same x are told so by their `reader`. A second derivative is refused.
+    `low_x` is x in that type, where it is known already. A second derivative is refused.
     """
-    dtype = low_weight.dtype
-    with torch.no_grad():
-        low_x = _cast_input(x, dtype, reader if x.dtype != dtype else None)
-    return _QuickLinear.apply(x, weight, bias, low_x, low_weight, low_bias)
+    return _QuickLinears.apply(x, _rows(x, low_weight.dtype, low_x), low_weight, low_bias, 1, weight, bias)
 
 
-def _cast_input(x: Tensor, dtype: torch.dtype, reader: Reader | None) -> Tensor:
-    """x as rows in `dtype`."""
-    found = reader.find(x, dtype) if reader is not None else None
-    low = found if found is not None else x.detach().reshape(-1, x.shape[-1]).to(dtype)
-    if reader is not None:
-        reader.leave_(x, low)
-    return low
+def quick_linears(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    low_weight: Tensor,
+    low_bias: Tensor | None,
+    low_x: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """`quick_linear` of several layers; `low_weight` and `low_bias` are the casts of all, one behind the other."""
+    rows = _rows(x, low_weight.dtype, low_x)
+    return _QuickLinears.apply(x, rows, low_weight, low_bias, len(weights), *weights, *biases)
+
+
+@torch.no_grad()
+def _rows(x: Tensor, dtype: torch.dtype, low: Tensor | None) -> Tensor:
+    """x in `dtype`, as rows."""
+    return (x if low is None else low).detach().reshape(-1, x.shape[-1]).to(dtype)
 
 
 def column_sum(rows: Tensor) -> Tensor:

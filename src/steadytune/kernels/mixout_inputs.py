@@ -22,22 +22,23 @@ from torch import Tensor
 class _Held(NamedTuple):
     source: weakref.ref[Tensor]
     context: tuple[Any, ...]
-    low: Tensor
+    what: Any
 
 
-class SharedCast:
-    """What the readers of one tensor hand on. A copy or a pickle starts empty."""
+class HandedOn:
+    """Something that was made of a tensor, for whoever is given that very tensor next. A copy or a pickle is empty."""
 
     _held: _Held | None = None
 
-    def get(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+    def of(self, x: Tensor) -> Any:
+        """What was made of x, if x is the same tensor, unchanged, on the same stream; else None."""
         held = self._held  # read once: another thread may exchange it
-        if held is None or held.source() is not x or held.context != _context(x) or held.low.dtype != dtype:
+        if held is None or held.source() is not x or held.context != _context(x):
             return None
-        return held.low
+        return held.what
 
-    def put_(self, x: Tensor, low: Tensor) -> None:
-        self._held = _Held(weakref.ref(x, self._forget_), _context(x), low)
+    def put_(self, x: Tensor, what: Any) -> None:
+        self._held = _Held(weakref.ref(x, self._forget_), _context(x), what)
 
     def clear_(self) -> None:
         self._held = None
@@ -51,6 +52,14 @@ class SharedCast:
         return {}
 
 
+class SharedCast(HandedOn):
+    """A tensor's cast to another type."""
+
+    def get(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+        low = self.of(x)
+        return low if low is not None and low.dtype == dtype else None
+
+
 @dataclass(frozen=True, eq=False)
 class Reader:
     """One of the layers that read the same tensor, in the order of their calls."""
@@ -61,13 +70,13 @@ class Reader:
 
     def find(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
         """x in `dtype`, where a reader before has left it."""
-        if self.is_first or not _is_plain(x):
+        if self.is_first or not is_plain(x):
             return None
         return self.cast.get(x, dtype)
 
     def leave_(self, x: Tensor, low: Tensor) -> None:
         """Leave x in another type for the next reader; behind the last one nothing is left."""
-        if self.is_last or not _is_plain(x):
+        if self.is_last or not is_plain(x):
             self.cast.clear_()
         else:
             self.cast.put_(x, low)
@@ -79,7 +88,7 @@ def readers(count: int) -> list[Reader]:
     return [Reader(cast, number == 0, number == count - 1) for number in range(count)]
 
 
-def _is_plain(x: Tensor) -> bool:
+def is_plain(x: Tensor) -> bool:
     """An inference tensor does not count its changes; what a subclass does is unknown."""
     return type(x) in (Tensor, torch.nn.Parameter) and not x.is_inference()
 
@@ -89,4 +98,4 @@ def _context(x: Tensor) -> tuple[Any, ...]:
     stream: tuple[Any, ...] = ()
     if x.is_cuda:
         stream = (torch.cuda.current_stream(x.device).cuda_stream, torch.cuda.is_current_stream_capturing())
-    return (x._version, torch.is_inference_mode_enabled(), *stream)
+    return (x._version, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), *stream)
