@@ -1,12 +1,13 @@
-"""What do quick linear layers save of a plain forward and backward under autocast on a GPU?
+"""What do quick layers save of a plain forward and backward under autocast on a GPU?
 
     python benchmarks/linear_gpu.py --json
 
 Whole forward and backward passes of a 6x384 encoder and of BERT-large at 32x128 tokens, bf16 autocast, each replayed
-from one CUDA graph that makes the casts of the weights too. Before them each pass of a linear layer alone, beside what
-autocast does in its place and its floor: bytes over the measured copy bandwidth, or operations over the measured matrix
-rate. Calls go through several copies of their tensors, so that nothing is read from the device's cache that a step
-would not have there. The other form of a bias gradient is a product with rows of ones.
+from one CUDA graph that makes the casts of the weights too: plain autocast, with quick linear layers, with quick norms
+as well (the engine), and with `--compile` as torch.compile makes it. Before them each pass of a linear layer alone,
+beside what autocast does in its place and its floor: bytes over the measured copy bandwidth, or operations over the
+measured matrix rate. Calls go through several copies of their tensors, so that nothing is read from the device's cache
+that a step would not have there. The other form of a bias gradient is a product with rows of ones.
 
 `--profile` counts the kernels of one eager forward and backward. `--device cpu --tiny` runs the same script in plain
 torch, to see that it works; its numbers mean nothing.
@@ -30,8 +31,9 @@ from transformers import BertConfig, BertForSequenceClassification
 from common import finish, interleaved, machine
 from device import Bench, Step
 from mixout_passes import COPIES, Kind, kinds
-from steadytune.engine.quick_linear import WeightCasts, quicken_
-from steadytune.kernels import linear
+from steadytune.engine.quick import quicken_
+from steadytune.engine.quick_linear import quicken_linears_
+from steadytune.kernels import linear, norm
 from steadytune.kernels.linear import CastTable, column_sum
 from steadytune.kernels.mixout_columns import product
 
@@ -42,6 +44,7 @@ SIZES = {
 TINY = {"tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}}
 LOW, FULL = torch.bfloat16, torch.float32
 OURS, PLAIN, OTHER = "ours", "autocast", "other form"
+LINEAR, QUICK, COMPILED = "quick linear layers", "quick layers", "torch.compile"
 Run = Callable[["Sample"], Any]
 
 
@@ -169,9 +172,9 @@ def casts(bench: Bench, model: nn.Module) -> dict[str, float]:
 
 
 class Model:
-    """Forward and backward of a classifier, plain or quick."""
+    """Forward and backward of a classifier."""
 
-    def __init__(self, bench: Bench, sizes: dict[str, int], shape: tuple[int, int], quick: bool) -> None:
+    def __init__(self, bench: Bench, sizes: dict[str, int], shape: tuple[int, int], form: str) -> None:
         torch.manual_seed(0)
         with torch.device(bench.device):
             self.model = BertForSequenceClassification(BertConfig(vocab_size=30522, **sizes)).train()
@@ -179,16 +182,17 @@ class Model:
         labels = torch.arange(shape[0], device=bench.device) % 2
         self.batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
         self.device, self.parameters = bench.device, list(self.model.parameters())
-        self.casts: WeightCasts | None = None
-        if quick:
-            self.casts = quicken_(self.model, LOW)
+        self.form, self.casts = form, None
+        self.forward = torch.compile(self.model) if form == COMPILED else self.model
+        if form in (LINEAR, QUICK):
+            self.casts = (quicken_linears_ if form == LINEAR else quicken_)(self.model, LOW)
             assert self.casts is not None, "nothing became quick: is Triton installed?"
 
     def step(self) -> None:
         if self.casts is not None:
             self.casts.refresh_()
         with torch.autocast(self.device, dtype=LOW):
-            loss = self.model(**self.batch).loss
+            loss = self.forward(**self.batch).loss
         torch.autograd.grad(loss, self.parameters)
 
 
@@ -200,14 +204,19 @@ def kernels(bench: Bench, model: Model) -> None:
     share = "self_device_time_total" if bench.cuda else "self_cpu_time_total"
     rows = sorted(found.key_averages(), key=lambda row: -getattr(row, share))
     spent = sum(getattr(row, share) for row in rows) / 1000
-    print(f"\n{'quick' if model.casts else PLAIN}: {sum(row.count for row in rows)} kernels, {spent:.2f} ms in them")
+    print(f"\n{model.form}: {sum(row.count for row in rows)} kernels, {spent:.2f} ms in them")
     for row in rows[:25]:
         print(f"{getattr(row, share) / 1000:9.3f} ms {row.count:6} {row.key[:120]}")
 
 
-def compare(bench: Bench, name: str, sizes: dict[str, int], shape: tuple[int, int], profile: bool) -> dict[str, Any]:
-    models = {form: Model(bench, sizes, shape, form == "quick") for form in (PLAIN, "quick")}
-    if profile:
+def compare(bench: Bench, name: str, sizes: dict[str, int], shape: tuple[int, int], options: Any) -> dict[str, Any]:
+    forms = [PLAIN, LINEAR, QUICK, *([COMPILED] if options.compile else [])]
+    models = {form: Model(bench, sizes, shape, form) for form in forms}
+    if options.compile:
+        began = time.perf_counter()
+        bench.waiting(models[COMPILED].step)()
+        print(f"\n{name}: torch.compile took {time.perf_counter() - began:.1f} s for one shape")
+    if options.profile:
         for model in models.values():
             kernels(bench, model)
         return {}
@@ -232,6 +241,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a small model and batch, to try the script")
     parser.add_argument("--models", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--profile", action="store_true", help="count kernels instead of timing")
+    parser.add_argument("--compile", action="store_true", help="also torch.compile, which takes its time")
     options = parser.parse_args()
     print(machine())
     started = time.perf_counter()
@@ -239,9 +249,10 @@ def main() -> None:
     print(f"{bench.operations / 1e12:.3g} Tflop/s in a large product, {bench.bytes / 1e9:.4g} GB/s in a large copy")
     chosen = TINY if options.tiny else {name: SIZES[name] for name in options.models}
     shape, results = (2, 16) if options.tiny else (32, 128), {}
-    with mock.patch.multiple(linear, DEVICES={options.device}, _HAS_TRITON=bench.cuda and linear._HAS_TRITON):
+    switched = {"DEVICES": {options.device}, "_HAS_TRITON": bench.cuda and linear._HAS_TRITON}
+    with mock.patch.multiple(linear, **switched), mock.patch.multiple(norm, **switched):
         for name, sizes in chosen.items():
-            results[name] = compare(bench, name, sizes, shape, options.profile)
+            results[name] = compare(bench, name, sizes, shape, options)
     finish({"seconds": time.perf_counter() - started, "machine": machine(), "parts": results}, options.json)
 
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from steadytune import Mixout, apply_
 from steadytune.engine import quick_linear
-from steadytune.engine.quick_linear import QuickLinear, WeightCasts, quick_layers, quicken_, unquicken_
+from steadytune.engine.quick_linear import QuickLinear, WeightCasts, quick_layers, quicken_linears_, unquicken_linears_
 from steadytune.errors import SteadytuneError
 from steadytune.kernels import linear
 from tiny import TINY, batch, tiny
@@ -43,7 +43,7 @@ def pair():
     layer = nn.Linear(5, 3)
     layer.weight = nn.Parameter(torch.randn(3, 5))  # never changed, as another one that somebody puts in its place
     twin = copy.deepcopy(layer)
-    casts = quicken_(layer)
+    casts = quicken_linears_(layer)
     assert casts is not None
     casts.refresh_()
     return layer, casts, twin
@@ -79,14 +79,14 @@ def test_gradients_of_models(name, calls):
     inputs, keys = batch(name), list(model.state_dict())
     _, exact = gradients(model, inputs, torch.enable_grad())
     plain_loss, plain = gradients(model, inputs, autocast())
-    casts = quicken_(model)
+    casts = quicken_linears_(model)
     casts.refresh_()
     loss, found = gradients(model, inputs, autocast())
     assert len(calls) >= products(model) > 3
     assert list(model.state_dict()) == keys
     torch.testing.assert_close(loss, plain_loss, atol=1e-3, rtol=1e-3)
     assert errors(found, exact).mean() < 1.2 * errors(plain, exact).mean()
-    unquicken_(model)
+    unquicken_linears_(model)
     assert not list(quick_layers(model))
     assert not [key for module in model.modules() for key in vars(module) if key.startswith("quick")]
     again_loss, again = gradients(model, inputs, autocast())
@@ -97,12 +97,12 @@ def test_gradients_of_models(name, calls):
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_nothing_is_quick_where_nothing_can_be_gained(monkeypatch):
     model = TINY["mlp"]()
-    assert quicken_(model, torch.float32) is None
-    assert quicken_(TINY["mlp"]().double()) is None
-    assert quicken_(nn.LayerNorm(3)) is None
-    assert quicken_(nn.Linear(0, 0)) is None
+    assert quicken_linears_(model, torch.float32) is None
+    assert quicken_linears_(TINY["mlp"]().double()) is None
+    assert quicken_linears_(nn.LayerNorm(3)) is None
+    assert quicken_linears_(nn.Linear(0, 0)) is None
     monkeypatch.setattr(linear, "DEVICES", {"cuda"})
-    assert quicken_(model) is None
+    assert quicken_linears_(model) is None
     assert type(model[0]) is nn.Linear
     assert not linear.is_served("cuda"), "a CUDA device without Triton"
     with pytest.raises(SteadytuneError, match="no quick layers"):
@@ -122,14 +122,14 @@ def test_only_layers_that_nobody_has_changed():
     model["patched"].forward = lambda x: x
     apply_(model, Mixout(p=0.5, layers="mixed"))
     classes = {name: type(module) for name, module in model.named_modules()}
-    assert quicken_(model) is not None
+    assert quicken_linears_(model) is not None
     changed = [name for name, module in model.named_modules() if type(module) is not classes[name]]
     assert changed == ["plain"]
 
 
 def test_layers_that_read_the_same_tensor_are_one_product(calls):
     model, inputs = TINY["bert"](), batch("bert")
-    quicken_(model).refresh_()
+    quicken_linears_(model).refresh_()
     together = [name.rsplit(".", 1)[1] for name, layer in quick_layers(model) if layer.quick_together is not None]
     assert together == ["query", "key", "value"] * 4
     gradients(model, inputs, autocast())
@@ -140,7 +140,7 @@ def three():
     """Query, key and value of a tiny BERT, quick; and their plain twins."""
     model = TINY["bert"]().train()
     twin = copy.deepcopy(model)
-    quicken_(model).refresh_()
+    quicken_linears_(model).refresh_()
     return [
         [getattr(each.bert.encoder.layer[0].attention.self, name) for name in ("query", "key", "value")]
         for each in (model, twin)
@@ -181,6 +181,22 @@ def test_an_output_is_taken_by_the_layer_that_is_given_the_same_tensor(case, cal
             assert torch.equal(ours, theirs), number
             assert ours.requires_grad == theirs.requires_grad
     assert len(calls) == expected_calls[case]
+
+
+def test_what_comes_behind_a_layer_may_write_over_its_output():
+    model = nn.Sequential(nn.Linear(5, 3), nn.ReLU(inplace=True))
+    twin = copy.deepcopy(model)
+    quicken_linears_(model).refresh_()
+    (query, key, _), plain = three()
+    inputs = [torch.randn(2, 4, each.in_features) for each in (model[0], query, key)]
+    found = []
+    for layers in ([model, query, key], [twin, *plain[:2]]):
+        with autocast():
+            outs = [layers[0](inputs[0]), layers[1](inputs[1]).mul_(2.0), layers[2](inputs[1]).relu_()]
+        sum(out.float().square().sum() for out in outs).backward()
+        found.append([*outs, *(p.grad for layer in layers for p in layer.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-2, rtol=2e-2)
 
 
 def test_outputs_do_not_outlive_their_tensor(calls):
@@ -226,7 +242,7 @@ def test_a_changed_weight_is_never_read_from_its_old_cast(change, calls):
     elif change == "other memory":
         with pytest.raises(SteadytuneError, match="was moved"):
             casts.refresh_()
-        quicken_(layer).refresh_()
+        quicken_linears_(layer).refresh_()
         with autocast():
             assert torch.equal(layer(x), twin(x))
         assert len(calls) == 1
@@ -274,7 +290,7 @@ def test_frozen_weights_and_low_inputs(frozen, dtype, calls):
     for name in frozen:
         getattr(layer, name).requires_grad_(False)
         getattr(twin, name).requires_grad_(False)
-    quicken_(layer, dtype).refresh_()
+    quicken_linears_(layer, dtype).refresh_()
     for fed in (torch.float32, dtype):
         x = torch.randn(2, 4, 5).to(fed).requires_grad_()
         g, found = torch.randn(2, 4, 3).to(dtype), []
@@ -295,7 +311,7 @@ def test_tied_weights_are_cast_once():
     inputs = batch("bert")
     inputs["labels"] = inputs["input_ids"]
     _, plain = gradients(model, inputs, autocast())
-    casts = quicken_(model)
+    casts = quicken_linears_(model)
     casts.refresh_()
     embedding = model.get_input_embeddings().weight
     decoder = model.get_output_embeddings()
@@ -311,7 +327,7 @@ def test_tied_weights_are_cast_once():
 def test_gradient_checkpointing(reentrant, calls):
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(6, 7), nn.GELU(), nn.Dropout(0.3), nn.Linear(7, 6))
-    quicken_(body).refresh_()
+    quicken_linears_(body).refresh_()
     x, found = torch.randn(3, 6), []
     for saving in (False, True):
         own = x.clone().requires_grad_()
@@ -344,7 +360,7 @@ def test_hooks_copies_and_training(calls):
     model[0].register_forward_hook(lambda *_: seen.append("forward"))
     model[0].weight.register_hook(lambda g: seen.append("backward"))
     start = [p.detach().clone() for p in model.parameters()]
-    casts = quicken_(model)
+    casts = quicken_linears_(model)
     for each, refreshed in ((model, casts), (twin, None)):
         optimizer = torch.optim.SGD(each.parameters(), lr=0.05)
         for _ in range(20):
@@ -362,5 +378,5 @@ def test_hooks_copies_and_training(calls):
     copied = copy.deepcopy(model)
     assert isinstance(copied[0], QuickLinear)
     assert copied[0].quick_weight is None
-    assert quicken_(copied) is not None
+    assert quicken_linears_(copied) is not None
     assert copied[0].quick_weight.source is copied[0].weight

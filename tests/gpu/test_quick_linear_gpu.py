@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForSequenceClassification
 
 from steadytune.engine import quick_linear
-from steadytune.engine.quick_linear import quick_layers, quicken_
+from steadytune.engine.quick_linear import quick_layers, quicken_linears_
 from steadytune.kernels import linear
 from steadytune.kernels.linear import BLOCK, CastTable, column_sum, is_served
 
@@ -94,7 +94,7 @@ def test_a_layer_against_float64(shape, dtype, calls):
     """What autocast rounds to the low type and casts back is not rounded here."""
     positions, columns, out = shape
     layer = nn.Linear(columns, out, device="cuda")
-    quicken_(layer, dtype).refresh_()
+    quicken_linears_(layer, dtype).refresh_()
     low = [each.detach().to(dtype).double().requires_grad_() for each in layer.parameters()]
     for fed in (torch.float32, dtype):
         x = torch.randn(positions, columns, device="cuda").to(fed).requires_grad_()
@@ -115,7 +115,7 @@ def test_a_layer_against_float64(shape, dtype, calls):
 
 def test_gradients_that_are_not_contiguous_and_batches_without_rows():
     layer = nn.Linear(24, 40, device="cuda")
-    quicken_(layer).refresh_()
+    quicken_linears_(layer).refresh_()
     x = torch.randn(6, 5, 24, device="cuda", requires_grad=True)
     low = {"device": "cuda", "dtype": torch.bfloat16}
     for g in (torch.ones((), **low).expand(6, 5, 40), torch.randn(5, 6, 40, **low).transpose(0, 1)):
@@ -147,7 +147,7 @@ def test_a_model_against_float64_beside_plain_autocast(calls):
     with autocast():
         model(**batch).loss.backward()
     plain = [p.grad for p in model.parameters()]
-    casts = quicken_(model)
+    casts = quicken_linears_(model)
     assert casts is not None
     casts.refresh_()
     model.zero_grad()
@@ -186,7 +186,7 @@ class Tiny(nn.Module):
 def training(quick):
     torch.manual_seed(0)
     model = Tiny().cuda().train()
-    casts = quicken_(model) if quick else None
+    casts = quicken_linears_(model) if quick else None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # its steps are as close as the gradients are
     tokens = torch.randint(0, 50, (8, 13), device="cuda", generator=torch.Generator("cuda").manual_seed(1))
     labels = torch.arange(8, device="cuda") % 3
@@ -245,7 +245,7 @@ def test_nothing_waits_for_the_device_and_a_graph_reads_new_casts(inside, calls)
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_gradient_checkpointing(reentrant, calls):
     body = nn.Sequential(nn.Linear(65, 131), nn.GELU(), nn.Dropout(0.3), nn.Linear(131, 65)).cuda()
-    quicken_(body).refresh_()
+    quicken_linears_(body).refresh_()
     x, found = torch.randn(30, 65, device="cuda"), []
     for saving in (False, True):
         own = x.clone().requires_grad_()

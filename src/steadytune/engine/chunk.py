@@ -25,7 +25,7 @@ from steadytune.engine.graphs import Graphs, NotCaptured
 from steadytune.engine.lane import Lane
 from steadytune.engine.masks import Masks
 from steadytune.engine.noise import seed_
-from steadytune.engine.quick_linear import quicken_
+from steadytune.engine.quick import quicken_
 from steadytune.engine.resident import Resident
 from steadytune.methods.base import Moment
 from steadytune.methods.loss import call, kind_of, labels_of, logits_of, nll

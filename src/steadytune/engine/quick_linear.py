@@ -1,13 +1,13 @@
 """Plain linear layers that run through kernels/linear.py while they train under autocast.
 
-    casts = quicken_(model, torch.bfloat16)      # None where nothing can be gained
+    casts = quicken_linears_(model, torch.bfloat16)      # None where nothing can be gained
     for batch in batches:
         casts.refresh_()                         # one launch: every weight and bias of these layers in the low type
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = model(**batch).loss
         loss.backward()
         optimizer.step()
-    unquicken_(model)
+    unquicken_linears_(model)
 
 As in mixed_layers.py a layer is not replaced: its class is exchanged for a subclass that keeps the same Parameters, so
 keys, tied weights, hooks and optimisers stay as they were. Only modules whose class is `nn.Linear` itself are taken: a
@@ -152,7 +152,9 @@ class WeightCasts:
                     following |= {len(sources)} if number else set()
                     sources.append(parameter)
         if not sources:
-            raise SteadytuneError("WeightCasts: the model has no quick layers. Call quicken_(model), which makes both.")
+            raise SteadytuneError(
+                "WeightCasts: the model has no quick layers. Call quicken_linears_(model), which makes both."
+            )
         self._table = CastTable.of(sources, dtype, following)
         self._copies = [LowCopy(source, low) for source, low in zip(sources, self._table.lows, strict=True)]
         for layer in layers.values():
@@ -173,7 +175,7 @@ class WeightCasts:
         if any(copy.has_moved() for copy in self._copies):
             raise SteadytuneError(
                 "WeightCasts: the model was moved, or its weights were given other memory, after the casts were made. "
-                "Call quicken_(model) again where it is now."
+                "Call quicken_linears_(model) again where it is now."
             )
         self._table.cast_()
         for copy in self._copies:
@@ -185,23 +187,27 @@ class WeightCasts:
             copy.mark_(fresh=False)
 
 
-def quicken_(model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> WeightCasts | None:
+def quicken_linears_(
+    model: nn.Module, dtype: torch.dtype = torch.bfloat16, inputs: SharedCast | None = None
+) -> WeightCasts | None:
     """Put the quick class on every plain linear layer, for training under autocast to `dtype`.
+
+    Whoever makes the input of a layer may leave it in `inputs` in the low type (quick_norm.py).
 
     None, and the model as it was, where no layer can gain: no device with the kernels, autocast to another type than
     bfloat16 or float16, layers on several devices, none whose class is `nn.Linear` and whose weights are float32. A
     model that has quick layers gets new ones.
     """
-    unquicken_(model)
+    unquicken_linears_(model)
     layers = [module for module in model.modules() if _can_be_quick(module)]
     if not layers or dtype not in LOW_TYPES or len({layer.weight.device for layer in layers}) > 1:
         return None
     for layer in layers:
         layer.__class__ = QuickLinear
-    return WeightCasts(model, dtype)
+    return WeightCasts(model, dtype, inputs)
 
 
-def unquicken_(model: nn.Module) -> None:
+def unquicken_linears_(model: nn.Module) -> None:
     """Give every quick layer its own class back. The weights stay."""
     for _, layer in list(quick_layers(model)):
         for name in [name for name in vars(layer) if name.startswith("quick_")]:

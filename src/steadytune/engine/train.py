@@ -32,7 +32,7 @@ from steadytune.engine.gradients import BatchGradient
 from steadytune.engine.lane import Lane
 from steadytune.engine.noise import private_randomness
 from steadytune.engine.processes import Processes, join
-from steadytune.engine.quick_linear import unquicken_
+from steadytune.engine.quick import unquicken_
 from steadytune.engine.result import RunResult, Scores, Status, peak_memory, versions
 from steadytune.engine.saving import RunFolder, copied, load_weights_, pack, unpack_, weights
 from steadytune.engine.state import Progress, State

@@ -123,9 +123,9 @@ class _QuickLinears(torch.autograd.Function):
         ctx.x_shape, ctx.x_dtype, ctx.w_dtype = x.shape, x.dtype, weights[0].dtype
         ctx.widths = [len(weight) for weight in weights]
         y = functional.linear(low_x, low_weight, low_bias)
-        if count == 1:
-            return y.view(*x.shape[:-1], len(low_weight))
-        return tuple(part.view(*x.shape[:-1], part.shape[1]) for part in y.split(ctx.widths, 1))
+        # Not as views: autograd would refuse nn.ReLU(inplace=True) behind the layer. Nobody else reads y.
+        made = [torch.ops.aten._unsafe_view(part, [*x.shape[:-1], part.shape[1]]) for part in y.split(ctx.widths, 1)]
+        return made[0] if count == 1 else tuple(made)
 
     @staticmethod
     @once_differentiable

@@ -1,0 +1,29 @@
+"""Plain layers of a model, with fewer and shorter kernels while they train under autocast on a GPU.
+
+linear layers   quick_linear.py    casts of all weights in one launch, one product for query, key and value,
+                                   gradients in float32 from the product itself
+layer norms     quick_norm.py      output in float32 and in the low type in one pass; the linear layer that reads it
+                                   next takes the second instead of casting the first
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from steadytune.engine.quick_linear import WeightCasts, quicken_linears_, unquicken_linears_
+from steadytune.engine.quick_norm import quicken_norms_, unquicken_norms_
+from steadytune.kernels.mixout_inputs import SharedCast
+
+
+def quicken_(model: nn.Module, dtype: torch.dtype) -> WeightCasts | None:
+    """Make every layer quick that can gain. What comes back is to be refreshed before each step (quick_linear.py)."""
+    handed = SharedCast()  # from a norm to the linear layer behind it
+    quicken_norms_(model, dtype, handed)
+    return quicken_linears_(model, dtype, handed)
+
+
+def unquicken_(model: nn.Module) -> None:
+    """Plain layers again, with the weights that they have now."""
+    unquicken_linears_(model)
+    unquicken_norms_(model)
