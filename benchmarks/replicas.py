@@ -138,7 +138,7 @@ def main() -> None:
             if number < options.trainers:
                 times.append(trainer_seconds(recipe, data, number, place, cpu))
                 print(f"Trainer: {times[-1]:.2f} s for one", flush=True)
-    loop = 60 / statistics.median(times)
+    loop = 60 / statistics.median(times or [first])
     each = ", ".join(f"{seconds:.2f}" for seconds in times)
     print(
         f"\nTrainer, one after another: {loop:.1f} trials a minute ({each} s each; the first, not counted, {first:.2f})"
