@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 
+from quick_helpers import autocast, counted, errors, gradients, on_the_cpu
 from steadytune import Mixout, apply_
 from steadytune.engine import quick_linear
 from steadytune.engine.quick_linear import QuickLinear, WeightCasts, quick_layers, quicken_linears_, unquicken_linears_
@@ -21,21 +22,9 @@ from tiny import TINY, batch, tiny
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch):
-    """On a CPU in plain torch; and the calls that went the quick way."""
-    monkeypatch.setattr(linear, "DEVICES", {"cpu"})
-    monkeypatch.setattr(linear, "_HAS_TRITON", False)
-    made = []
-
-    def counted(compute):
-        return lambda *arguments: made.append(arguments) or compute(*arguments)
-
-    for compute in (linear.quick_linear, linear.quick_linears):
-        monkeypatch.setattr(quick_linear, compute.__name__, counted(compute))
-    return made
-
-
-def autocast(dtype=torch.bfloat16):
-    return torch.autocast("cpu", dtype=dtype)
+    """The calls that went the quick way."""
+    on_the_cpu(monkeypatch, linear)
+    return counted(monkeypatch, quick_linear, linear.quick_linear, linear.quick_linears)
 
 
 def pair():
@@ -49,27 +38,9 @@ def pair():
     return layer, casts, twin
 
 
-def gradients(model, inputs, context):
-    model.train()
-    model.zero_grad()
-    torch.manual_seed(0)  # the same dropout for all
-    with context:
-        loss = model(**inputs).loss
-    loss.backward()
-    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
 def products(model):
     """How many there are in a forward pass: one for layers that read the same tensor."""
     return len({layer.quick_together or layer for _, layer in quick_layers(model)})
-
-
-def errors(found, exact):
-    """Relative, of the gradients that are more than noise: attention does not feel the bias of its keys."""
-    assert found.keys() == exact.keys()
-    largest = max(each.norm() for each in exact.values())
-    telling = [name for name in exact if exact[name].norm() > 1e-4 * largest]
-    return torch.stack([(found[name] - exact[name]).norm() / exact[name].norm() for name in telling])
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "deberta-v2", "mpnet", "bart", "t5", "llama", "vit"])

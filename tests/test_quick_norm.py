@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
+from quick_helpers import autocast, counted, errors, gradients, on_the_cpu
 from steadytune.engine import quick_norm
 from steadytune.engine.quick_norm import QuickNorm, quick_norms, quicken_norms_, unquicken_norms_
 from steadytune.kernels import norm
@@ -19,21 +20,9 @@ from tiny import TINY, batch
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch):
-    """On a CPU in plain torch; and the calls that went the quick way."""
-    monkeypatch.setattr(norm, "DEVICES", {"cpu"})
-    monkeypatch.setattr(norm, "_HAS_TRITON", False)
-    made = []
-
-    def counted(*arguments):
-        made.append(arguments)
-        return norm.quick_norm(*arguments)
-
-    monkeypatch.setattr(quick_norm, "quick_norm", counted)
-    return made
-
-
-def autocast(dtype=torch.bfloat16):
-    return torch.autocast("cpu", dtype=dtype)
+    """The calls that went the quick way."""
+    on_the_cpu(monkeypatch, norm)
+    return counted(monkeypatch, quick_norm, norm.quick_norm)
 
 
 def pair(produced=None):
@@ -44,24 +33,6 @@ def pair(produced=None):
     layer = copy.deepcopy(twin)
     assert quicken_norms_(layer, torch.bfloat16, produced) == 1
     return layer, twin
-
-
-def gradients(model, inputs, context):
-    model.train()
-    model.zero_grad()
-    torch.manual_seed(0)  # the same dropout for all
-    with context:
-        loss = model(**inputs).loss
-    loss.backward()
-    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def errors(found, exact):
-    """Relative, of the gradients that are more than noise: attention does not feel the bias of its keys."""
-    assert found.keys() == exact.keys()
-    largest = max(each.norm() for each in exact.values())
-    telling = [name for name in exact if exact[name].norm() > 1e-4 * largest]
-    return torch.stack([(found[name] - exact[name]).norm() / exact[name].norm() for name in telling])
 
 
 @pytest.mark.parametrize("name", ["bert", "deberta-v2", "bart", "vit"])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from quick_helpers import on_the_cpu
 from steadytune import Mixout, RDrop
 from steadytune.engine import chunk
 from steadytune.engine.chunk import Chunk
@@ -35,8 +36,7 @@ def quick(monkeypatch):
 
     def switch_on():
         for module in (linear, norm):
-            monkeypatch.setattr(module, "DEVICES", {"cpu"})
-            monkeypatch.setattr(module, "_HAS_TRITON", False)
+            on_the_cpu(monkeypatch, module)
         apply = linear._QuickLinears.apply
         monkeypatch.setattr(linear._QuickLinears, "apply", lambda *call: made.append(call[4]) or apply(*call))
         return made
