@@ -3,21 +3,24 @@
     gradients += share * grad L(rows),      loss += share * L(rows)          (= for the first chunk of a batch)
 
 On a GPU the rows are gathered from tables that lie there (resident.py), and a shape that comes often is recorded as a
-CUDA graph and replayed (graphs.py): the same kernels without the host. A shape is (1 for the first chunk of a batch,
-rows, width of the input, width of the target). Which shapes come often is read off the first epoch, so it is the same
-in a resumed run. Gradients have one place in memory for the whole run there: a graph knows addresses only.
+CUDA graph and replayed (graphs.py): the same kernels without the host. Which shapes come often is read off the first
+epoch, so it is the same in a resumed run. Gradients have one place in memory for the whole run there: a graph knows
+addresses only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from steadytune.apply import Applied
+from steadytune.engine import packing
 from steadytune.engine.batches import Form, collate
 from steadytune.engine.encode import Encoded
 from steadytune.engine.evaluate import LOW_PRECISION, autocast
@@ -25,13 +28,21 @@ from steadytune.engine.graphs import Graphs, NotCaptured
 from steadytune.engine.lane import Lane
 from steadytune.engine.masks import Masks
 from steadytune.engine.noise import seed_
+from steadytune.engine.packing import Packing
 from steadytune.engine.quick import quicken_
-from steadytune.engine.resident import Resident
+from steadytune.engine.resident import Resident, Widths
 from steadytune.methods.base import Moment
 from steadytune.methods.loss import call, kind_of, labels_of, logits_of, nll
 from steadytune.recipe import Recipe
 
-Shape = tuple[int, ...]
+
+class Shape(NamedTuple):
+    """What chunks must share to be one recording."""
+
+    first: bool  # of its batch
+    rows: int
+    tokens: int  # that they are packed to (packing.py); 0 where they stay padded
+    widths: Widths
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ class Chunk:
         masks: Masks,
         parameters: list[nn.Parameter],
         alone: bool,
+        packs: bool,
         why_plain: str = "",
     ) -> None:
         self.applied, self.recipe, self.encoded, self.scaler = applied, recipe, encoded, scaler
@@ -88,10 +100,32 @@ class Chunk:
             kind = (recipe.model, recipe.precision, str(recipe.methods), encoded.fingerprint)
             self.graphs = Graphs(lane, self.model, parameters, kind, [self.loss])
         self._inputs: dict[Shape, _Inputs] = {}
+        self.packing = self._packing() if packs else None
+
+    def _packing(self) -> Packing | None:
+        """Where there is padding, and the model can do without it."""
+        if self.device.type not in packing.DEVICES or self.encoded.task.kind not in ("classification", "regression"):
+            return None
+        lengths, lanes = self.split.inputs["input_ids"].lengths, self.lane.lanes
+        if lengths.min() == lengths.max():
+            return None
+        model = (self.recipe.model, self.recipe.start_from, str(self.recipe.methods), self.encoded.fingerprint)
+        with self.lane.turn():
+            if model not in lanes.packable:
+                rows = np.array([lengths.argmin(), lengths.argmax()])
+                batch = collate(self.encoded.encoder, self.split, rows, self.device, labels=False)
+                lanes.packable[model] = packing.can_be_packed(self.model, batch)
+            return Packing(self.model) if lanes.packable[model] else None
 
     def shape(self, rows: np.ndarray, number: int, form: Form) -> Shape:
         assert self.resident is not None
-        return (int(number == 0), len(rows), *self.resident.widths(rows, form.rounded, form.multiple))
+        widths = self.resident.widths(rows, form.rounded, form.multiple)
+        return Shape(number == 0, len(rows), self._tokens(rows, *widths[:1]), widths)
+
+    def _tokens(self, rows: np.ndarray, width: int = 0) -> int:
+        if self.packing is None:
+            return 0
+        return packing.tokens_for(int(self.split.inputs["input_ids"].lengths[rows].sum()), len(rows), width)
 
     def rehearse(self) -> None:
         """One forward for nothing, to see what it does to the masks."""
@@ -123,7 +157,8 @@ class Chunk:
                 seed_(self.device, seed)
                 encoder, split = self.encoded.encoder, self.split
                 batch = collate(encoder, split, rows, self.device, rounded=form.rounded, multiple=form.multiple)
-                self._add(batch, share, moment, number == 0)
+                tokens = self._tokens(rows, batch["input_ids"].shape[1]) if self.packing is not None else 0
+                self._add(batch, share, moment, number == 0, tokens)
             return
         shape = self.shape(rows, number, form)
         wanted = torch.from_numpy(rows)
@@ -136,13 +171,15 @@ class Chunk:
             return
         with self.lane.turn():
             seed_(self.device, seed)
-            self._add(self.resident.batch(wanted.to(self.device), shape[2:]), share, moment, number == 0)
+            batch = self.resident.batch(wanted.to(self.device), shape.widths)
+            self._add(batch, share, moment, shape.first, shape.tokens)
 
-    def _add(self, batch: dict[str, Tensor], share: float | Tensor, moment: Moment, first: bool) -> None:
+    def _add(self, batch: dict[str, Tensor], share: float | Tensor, moment: Moment, first: bool, tokens: int) -> None:
         self.masks.forward_()
         if self.casts is not None and first:  # the weights are the same for all chunks of a batch
             self.casts.refresh_()
-        with autocast(self.recipe.precision, self.device):
+        packed = self.packing.packs(len(batch["labels"]), tokens) if self.packing is not None else nullcontext()
+        with autocast(self.recipe.precision, self.device), packed:
             loss = self._loss(batch, moment)
         loss = loss * share
         scaled = self.scaler.scale(loss)
@@ -179,14 +216,14 @@ class Chunk:
         if self.graphs is None or self.why_plain or shape in self.graphs:
             return not self.why_plain
         inputs = _Inputs(
-            torch.zeros(shape[1], dtype=torch.int64, device=self.device), torch.zeros((), device=self.device)
+            torch.zeros(shape.rows, dtype=torch.int64, device=self.device), torch.zeros((), device=self.device)
         )
         watched = _Watched(moment.step, moment.steps, moment.lr_scale)
         resident = self.resident
         assert resident is not None
 
         def work() -> None:
-            self._add(resident.batch(inputs.rows, shape[2:]), inputs.share, watched, first=bool(shape[0]))
+            self._add(resident.batch(inputs.rows, shape.widths), inputs.share, watched, shape.first, shape.tokens)
 
         try:
             with self.lane.turn():

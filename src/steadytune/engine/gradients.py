@@ -8,6 +8,7 @@ public forms of R-Drop do) must see it whole. Batch normalisation sees chunks.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -64,11 +65,14 @@ class BatchGradient:
             )
         alone = processes.count == 1
         why_plain = "it was not asked for" if not graphs else "" if alone else "several processes train"
-        self.chunk = Chunk(applied, recipe, encoded, scaler, lane, self.masks, self.parameters, alone, why_plain)
+        self.chunk = Chunk(
+            applied, recipe, encoded, scaler, lane, self.masks, self.parameters, alone, bucket, why_plain
+        )
         cut = bucket and not self.summed
         if processes.device.type == "cuda":
             grain = max(1, applied.batch_size(recipe.batch_size) // 4)
-            self.cutter = Cutter(_gpu_cost(self.model), recipe.micro_batches, cut, None, MULTIPLE["cuda"], grain)
+            cost = _gpu_cost(self.model) if self.chunk.packing is None else math.inf  # nothing to gain by cutting
+            self.cutter = Cutter(cost, recipe.micro_batches, cut, None, MULTIPLE["cuda"], grain)
         else:
             self.cutter = Cutter(CHUNK_COST, recipe.micro_batches, cut)
 

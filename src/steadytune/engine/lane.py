@@ -27,6 +27,7 @@ class Lanes:
         self.several = several  # then time and memory of a run are not its own
         self.lock = threading.RLock()
         self.warm: dict[Hashable, list[bool]] = {}  # what has run here before; which parameters got a gradient
+        self.packable: dict[Hashable, bool] = {}  # which models can be packed (packing.py)
 
 
 class Lane:

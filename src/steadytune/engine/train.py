@@ -31,6 +31,7 @@ from steadytune.engine.evaluate import Predictions, Search, predict, score
 from steadytune.engine.gradients import BatchGradient
 from steadytune.engine.lane import Lane
 from steadytune.engine.noise import private_randomness
+from steadytune.engine.packing import forget_packing_
 from steadytune.engine.processes import Processes, join
 from steadytune.engine.quick import unquicken_
 from steadytune.engine.result import RunResult, Scores, Status, peak_memory, versions
@@ -315,6 +316,7 @@ def _left_to_others(recipe: Recipe) -> list[str]:
 
 
 def _plain(model: nn.Module, best: dict[str, Tensor]) -> nn.Module:
+    forget_packing_(model)
     unquicken_(model)
     remove_(model)
     load_weights_(model, best)
