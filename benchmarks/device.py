@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from common import PeakMemory, interleaved, ratio, spread
 
 Step = Callable[[], None]
+Sample = TypeVar("Sample")  # the tensors of one call
 
 
 class Bench:
@@ -62,6 +63,21 @@ class Bench:
             graph.replay()
 
         return self.waiting(replay)
+
+    def seconds(self, forms: Mapping[str, Callable[[Sample], Any]], samples: Sequence[Sample]) -> dict[str, float]:
+        """Of one call of each form, by the median. All samples take turns, so that the device's cache holds none."""
+
+        def over_all(run: Callable[[Sample], Any]) -> Step:
+            def step() -> None:
+                for sample in samples:
+                    run(sample)
+
+            return step
+
+        with torch.no_grad():
+            steps = {name: self.graphed(over_all(run)) for name, run in forms.items()}
+            times = interleaved(steps, self.rounds)
+        return {name: statistics.median(found) / len(samples) for name, found in times.items()}
 
     def peak(self, run: Step) -> int:
         """The most bytes of tensors alive at once that the run made."""

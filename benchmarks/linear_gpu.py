@@ -108,22 +108,6 @@ def layer_passes(bench: Bench, kind: Kind, tokens: int) -> Iterator[Pass]:
     )
 
 
-def seconds(bench: Bench, forms: dict[str, Run], made: list[Sample]) -> dict[str, float]:
-    """Of one call of each form, by the median."""
-
-    def over_all(run: Run) -> Step:
-        def step() -> None:
-            for sample in made:
-                run(sample)
-
-        return step
-
-    with torch.no_grad():
-        steps = {name: bench.graphed(over_all(run)) for name, run in forms.items()}
-        times = interleaved(steps, bench.rounds)
-    return {name: statistics.median(found) / len(made) for name, found in times.items()}
-
-
 def line(name: str, found: dict[str, float], floor: float) -> None:
     other = f"{1e6 * found[OTHER]:9.1f}" if OTHER in found else ""
     over = f"{1e6 * floor:9.1f} {found[OURS] / floor:6.2f}"
@@ -138,7 +122,7 @@ def passes(bench: Bench, sizes: dict[str, int], tokens: int) -> dict[str, float]
         print(f"{'pass':24} {OURS:>9} {'floor':>9} {'over':>6} {PLAIN:>9} {OTHER:>10}")
         made = samples(bench, kind, tokens)
         for each in layer_passes(bench, kind, tokens):
-            found = seconds(bench, each.forms, made)
+            found = bench.seconds(each.forms, made)
             line(each.name, found, each.floor)
             for form, value in found.items():
                 name = f"{each.name}, {form}"

@@ -8,7 +8,6 @@ would not have there.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common import interleaved
 from device import Bench
 from steadytune.kernels.mixout_columns import expand, expand_torch, mix, mix_torch, product, take, weight_product
 from steadytune.kernels.mixout_masks import Columns, draw, new_rule
@@ -172,22 +170,6 @@ def layer_passes(bench: Bench, kind: Kind, tokens: int, p: float) -> Iterator[Pa
     )
 
 
-def seconds(bench: Bench, runs: dict[str, Run], made: list[Sample]) -> dict[str, float]:
-    """Of one call, by the median."""
-
-    def over_all(run: Run) -> Callable[[], None]:
-        def step() -> None:
-            for sample in made:
-                run(sample)
-
-        return step
-
-    with torch.no_grad():
-        steps = {name: bench.graphed(over_all(run)) for name, run in runs.items()}
-        times = interleaved(steps, bench.rounds)
-    return {name: statistics.median(found) / len(made) for name, found in times.items()}
-
-
 def passes(bench: Bench, width: int, high: int, blocks: int, tokens: int, p: float = 0.7) -> dict[str, float]:
     """Prints a table for each kind of layer; returns the milliseconds of each pass over all layers of a step."""
     total: dict[str, float] = {}
@@ -196,7 +178,7 @@ def passes(bench: Bench, width: int, high: int, blocks: int, tokens: int, p: flo
         print(f"\n{kind.title}: {tokens} tokens, p = {p}, microseconds of one call")
         print(f"{'pass':24} {OURS:>9} {'floor':>9} {'over':>6} {TORCH:>9} {PLAIN:>12}")
         for each in layer_passes(bench, kind, tokens, p):
-            found = seconds(bench, each.forms, made)
+            found = bench.seconds(each.forms, made)
             other, plain = (f"{1e6 * found[form]:.1f}" if form in found else "" for form in (TORCH, PLAIN))
             over = found[OURS] / each.floor
             print(f"{each.name:24} {1e6 * found[OURS]:9.1f} {1e6 * each.floor:9.1f} {over:6.2f} {other:>9} {plain:>12}")

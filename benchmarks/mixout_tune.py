@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 from device import Bench
-from mixout_passes import Run, Sample, kinds, samples, seconds
+from mixout_passes import Run, Sample, kinds, samples
 from steadytune.kernels import mixout_columns
 from steadytune.kernels.mixout_columns import expand, mix, take, weight_product
 
@@ -38,7 +38,7 @@ def tune(bench: Bench, width: int, high: int, tokens: int, p: float = 0.7) -> No
                 ("expand", lambda s: expand(s.part, s.columns, 1.0, True, full, full), NAMES, TILES),
             ]
             for name, run, names, tiles in tuned:
-                _fastest(name, seconds(bench, dict(_with_tiles(run, names, tiles)), made))
+                _fastest(name, bench.seconds(dict(_with_tiles(run, names, tiles)), made))
         forms: dict[str, Run] = {
             "as it is*": lambda s: weight_product(s.grad, s.taken),
             "low type": lambda s: s.grad.t() @ s.taken,
@@ -46,7 +46,7 @@ def tune(bench: Bench, width: int, high: int, tokens: int, p: float = 0.7) -> No
         }
         for most in (64, 132, 264):
             forms[f"split, {most} tiles"] = _patched(mixout_columns, forms["as it is*"], {"SPLIT_TILES": most})
-        _fastest("weight gradient", seconds(bench, forms, made))
+        _fastest("weight gradient", bench.seconds(forms, made))
 
 
 def _with_tiles(run: Run, names: Sequence[str], tiles: Sequence[tuple[int, ...]]) -> Iterator[tuple[str, Run]]:

@@ -15,7 +15,6 @@ cpu --tiny` runs the same script in plain torch, to see that it works; its numbe
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from common import finish, interleaved, machine
-from device import Bench, Step
+from common import finish, machine
+from device import Bench
 from steadytune.kernels import norm
 from steadytune.kernels.norm import Normalised, gradients, normalise, quick_norm
 
@@ -110,22 +109,6 @@ def passes() -> dict[str, tuple[dict[str, Run], int]]:
     }
 
 
-def seconds(bench: Bench, forms: dict[str, Run], made: list[Sample]) -> dict[str, float]:
-    """Of one call of each form, by the median."""
-
-    def over_all(run: Run) -> Step:
-        def step() -> None:
-            for sample in made:
-                run(sample)
-
-        return step
-
-    with torch.no_grad():
-        steps = {name: bench.graphed(over_all(run)) for name, run in forms.items()}
-        times = interleaved(steps, bench.rounds)
-    return {name: statistics.median(found) / len(made) for name, found in times.items()}
-
-
 def compare(bench: Bench, shape: tuple[int, int]) -> dict[str, Any]:
     """Prints a table of the passes; returns their microseconds."""
     made, result = samples(bench, shape), {}
@@ -133,7 +116,7 @@ def compare(bench: Bench, shape: tuple[int, int]) -> dict[str, Any]:
     print(f"{'pass':10} {OURS:>9} {'floor':>9} {'over':>6} {THREE:>9} {ONE:>9}")
     for name, (forms, moved) in passes().items():
         floor = moved * shape[0] * shape[1] / bench.bytes
-        found = seconds(bench, forms, made)
+        found = bench.seconds(forms, made)
         one = f"{1e6 * found[ONE]:9.1f}" if ONE in found else ""
         over = f"{1e6 * floor:9.1f} {found[OURS] / floor:6.2f}"
         print(f"{name:10} {1e6 * found[OURS]:9.1f} {over} {1e6 * found[THREE]:9.1f} {one}")
@@ -159,7 +142,7 @@ def tune(bench: Bench, shape: tuple[int, int]) -> None:
     print(f"\n{shape[0]} rows of {shape[1]}, microseconds of one call by {'/'.join(names)}; * is as it is")
     for title, run, tiles in (("forward", ours_forward, TILES), ("backward", ours_backward, [*TILES, *PARTS])):
         forms = {"/".join(map(str, sizes)) + "*" * (sizes == now): sized(run, sizes) for sizes in [now, *tiles]}
-        best = sorted(seconds(bench, forms, made).items(), key=lambda item: item[1])
+        best = sorted(bench.seconds(forms, made).items(), key=lambda item: item[1])
         shown = best[:6] + [item for item in best[6:] if item[0].endswith("*")]
         print(f"{title:10} " + "   ".join(f"{form} {1e6 * value:.1f}" for form, value in shown))
 

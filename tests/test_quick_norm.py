@@ -13,7 +13,7 @@ from quick_helpers import autocast, counted, errors, gradients, on_the_cpu
 from steadytune.engine import quick_norm
 from steadytune.engine.quick_norm import QuickNorm, quick_norms, quicken_norms_, unquicken_norms_
 from steadytune.kernels import norm
-from steadytune.kernels.mixout_inputs import SharedCast
+from steadytune.kernels.handed_on import SharedCast
 from steadytune.kernels.norm import WIDEST
 from tiny import TINY, batch
 

@@ -17,7 +17,7 @@ from steadytune.engine.quick_linear import quick_layers
 from steadytune.engine.quick_norm import quick_norms
 from steadytune.engine.train import train
 from steadytune.kernels import linear, norm
-from steadytune.kernels.mixout_inputs import SharedCast
+from steadytune.kernels.handed_on import SharedCast
 from steadytune.rng import Streams
 from tiny_tasks import KINDS, tiny_run
 

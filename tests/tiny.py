@@ -1,4 +1,4 @@
-"""Tiny random models of every architecture that `layers.py` promises, and a batch for each. No hub, no download.
+"""Tiny random models of every architecture that `layers/` promises, and a batch for each. No hub, no download.
 
 `TINY[name]()` builds a classifier with 3 labels, random from torch's global generator: seed it to repeat it.
 `batch(name)` is what its forward takes, labels included: `TINY["bert"]()(**batch("bert")).loss`. The perceptron has no

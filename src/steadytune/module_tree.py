@@ -1,4 +1,4 @@
-"""A model as a tree of named modules, without its wrappers: what `layers.py` reads architectures from.
+"""A model as a tree of named modules, without its wrappers: what `layers/` reads architectures from.
 
 DDP, torch.compile, FSDP, activation checkpointing and PEFT wrap modules in modules. Here a wrapper and what it wraps
 are one node, which knows its name in the bare model and every name it has in the model that was given.

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from steadytune.engine import quick_norm
 from steadytune.engine.quick_norm import quicken_norms_
 from steadytune.kernels import norm
-from steadytune.kernels.mixout_inputs import SharedCast
+from steadytune.kernels.handed_on import SharedCast
 from steadytune.kernels.norm import WIDEST, gradients, is_served, normalise
 
 pytestmark = [

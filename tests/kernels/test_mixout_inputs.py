@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from steadytune.kernels import mixout_columns
+from steadytune.kernels.handed_on import SharedCast
 from steadytune.kernels.mixout_columns import column_linear
-from steadytune.kernels.mixout_inputs import Reader, SharedCast, readers
+from steadytune.kernels.mixout_inputs import Reader, readers
 from steadytune.kernels.mixout_masks import draw, new_rule
 from steadytune.rng import new_counter
 

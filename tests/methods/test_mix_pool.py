@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AlbertConfig, AlbertForSequenceClassification, BertConfig, BertForSequenceClassification
 
 from steadytune import Mixout, SteadytuneError, Streams, apply_, remove_
-from steadytune.kernels.mixout_inputs import SharedCast
+from steadytune.kernels.handed_on import SharedCast
 from steadytune.methods import mixed_layers as layers_module
 from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
 from steadytune.methods.mixed_layers import mixed_layers

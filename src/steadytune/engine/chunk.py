@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.apply import Applied
-from steadytune.engine import packing
 from steadytune.engine.batches import Form, collate
 from steadytune.engine.encode import Encoded
 from steadytune.engine.evaluate import LOW_PRECISION, autocast
@@ -28,7 +27,7 @@ from steadytune.engine.graphs import Graphs, NotCaptured
 from steadytune.engine.lane import Lane
 from steadytune.engine.masks import Masks
 from steadytune.engine.noise import seed_
-from steadytune.engine.packing import Packing
+from steadytune.engine.packing import packing_for
 from steadytune.engine.quick import quicken_
 from steadytune.engine.resident import Resident, Widths
 from steadytune.methods.base import Moment
@@ -100,32 +99,13 @@ class Chunk:
             kind = (recipe.model, recipe.precision, str(recipe.methods), encoded.fingerprint)
             self.graphs = Graphs(lane, self.model, parameters, kind, [self.loss])
         self._inputs: dict[Shape, _Inputs] = {}
-        self.packing = self._packing() if packs else None
-
-    def _packing(self) -> Packing | None:
-        """Where there is padding, and the model can do without it."""
-        if self.device.type not in packing.DEVICES or self.encoded.task.kind not in ("classification", "regression"):
-            return None
-        lengths, lanes = self.split.inputs["input_ids"].lengths, self.lane.lanes
-        if lengths.min() == lengths.max():
-            return None
-        model = (self.recipe.model, self.recipe.start_from, str(self.recipe.methods), self.encoded.fingerprint)
-        with self.lane.turn():
-            if model not in lanes.packable:
-                rows = np.array([lengths.argmin(), lengths.argmax()])
-                batch = collate(self.encoded.encoder, self.split, rows, self.device, labels=False)
-                lanes.packable[model] = packing.can_be_packed(self.model, batch)
-            return Packing(self.model) if lanes.packable[model] else None
+        self.packing = packing_for(self.model, encoded, recipe, lane) if packs else None
 
     def shape(self, rows: np.ndarray, number: int, form: Form) -> Shape:
         assert self.resident is not None
         widths = self.resident.widths(rows, form.rounded, form.multiple)
-        return Shape(number == 0, len(rows), self._tokens(rows, *widths[:1]), widths)
-
-    def _tokens(self, rows: np.ndarray, width: int = 0) -> int:
-        if self.packing is None:
-            return 0
-        return packing.tokens_for(int(self.split.inputs["input_ids"].lengths[rows].sum()), len(rows), width)
+        tokens = self.packing.tokens(self.split, rows, widths[0]) if self.packing is not None else 0
+        return Shape(number == 0, len(rows), tokens, widths)
 
     def rehearse(self) -> None:
         """One forward for nothing, to see what it does to the masks."""
@@ -157,7 +137,8 @@ class Chunk:
                 seed_(self.device, seed)
                 encoder, split = self.encoded.encoder, self.split
                 batch = collate(encoder, split, rows, self.device, rounded=form.rounded, multiple=form.multiple)
-                tokens = self._tokens(rows, batch["input_ids"].shape[1]) if self.packing is not None else 0
+                packing = self.packing
+                tokens = 0 if packing is None else packing.tokens(split, rows, batch["input_ids"].shape[1])
                 self._add(batch, share, moment, number == 0, tokens)
             return
         shape = self.shape(rows, number, form)

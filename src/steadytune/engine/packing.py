@@ -24,12 +24,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from steadytune.engine.batches import collate
+from steadytune.engine.encode import Encoded, Split
+from steadytune.engine.lane import Lane
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.rows import take_rows
 from steadytune.layers import find_layers
+from steadytune.recipe import Recipe
 
 DEVICES: set[str] = set()  # where rows are packed: "cuda" joins when it has been measured there
 ATTENTION = "steadytune_packed"  # its name in transformers' registry
@@ -88,6 +93,10 @@ class Packing:
             vars(module).pop("packing", None)
         self._model.set_attn_implementation("sdpa")  # type: ignore[operator]
 
+    def tokens(self, split: Split, rows: np.ndarray, width: int) -> int:
+        """What these rows, padded to `width`, are packed to; 0 where they are better left padded."""
+        return tokens_for(int(split.inputs["input_ids"].lengths[rows].sum()), len(rows), width)
+
     @contextmanager
     def packs(self, rows: int, tokens: int) -> Iterator[None]:
         """Forward passes inside are packed, of batches of `rows` rows with at most `tokens` real tokens; one that has
@@ -119,6 +128,23 @@ class Packing:
     def _inside(self) -> Iterator[nn.Module]:
         for block in self._blocks:
             yield from block.modules()
+
+
+def packing_for(model: nn.Module, encoded: Encoded, recipe: Recipe, lane: Lane) -> Packing | None:
+    """For a run whose rows have padding, if its model can do without. That is tried once in a process."""
+    device = next(model.parameters()).device
+    if device.type not in DEVICES or encoded.task.kind not in ("classification", "regression"):
+        return None
+    split = encoded.splits["train"]
+    lengths, known = split.inputs["input_ids"].lengths, lane.lanes.packable
+    if lengths.min() == lengths.max():
+        return None
+    kind = (recipe.model, recipe.start_from, str(recipe.methods), encoded.fingerprint)
+    with lane.turn():
+        if kind not in known:
+            rows = np.array([lengths.argmin(), lengths.argmax()])
+            known[kind] = can_be_packed(model, collate(encoded.encoder, split, rows, device, labels=False))
+        return Packing(model) if known[kind] else None
 
 
 def tokens_for(real: int, rows: int, width: int) -> int:

@@ -13,7 +13,7 @@ from torch import nn
 
 from steadytune.engine.quick_linear import WeightCasts, quicken_linears_, unquicken_linears_
 from steadytune.engine.quick_norm import quicken_norms_, unquicken_norms_
-from steadytune.kernels.mixout_inputs import SharedCast
+from steadytune.kernels.handed_on import SharedCast
 
 
 def quicken_(model: nn.Module, dtype: torch.dtype) -> WeightCasts | None:

@@ -9,10 +9,9 @@
         optimizer.step()
     unquicken_linears_(model)
 
-As in mixed_layers.py a layer is not replaced: its class is exchanged for a subclass that keeps the same Parameters, so
-keys, tied weights, hooks and optimisers stay as they were. Only modules whose class is `nn.Linear` itself are taken: a
-subclass, and a weight that pruning or a parametrisation computes, stay as they are. Methods that exchange classes too
-(mixout) come first.
+A layer's class is exchanged (quick_layer.py). Only modules whose class is `nn.Linear` itself are taken: a subclass, and
+a weight that pruning or a parametrisation computes, stay as they are. Methods that exchange classes too (mixout) come
+first.
 
 **Which weights a forward sees.** Those of the last `refresh_`. A weight that torch has changed since then, by an
 optimiser's step or by hand, shows by its version and address, and its layer runs as a plain one: the right numbers,
@@ -35,14 +34,14 @@ casts until the backward pass, and this one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from steadytune.engine.quick_layer import QuickLayer, give_back_class_
 from steadytune.errors import SteadytuneError
+from steadytune.kernels.handed_on import HandedOn, SharedCast
 from steadytune.kernels.linear import LOW_TYPES, CastTable, is_served, quick_linear, quick_linears
-from steadytune.kernels.mixout_inputs import HandedOn, SharedCast, is_plain
 from steadytune.layers import find_layers
 
 
@@ -65,10 +64,9 @@ class LowCopy:
         self._version = self.source._version if fresh else None
 
 
-class QuickLinear(nn.Linear):
+class QuickLinear(QuickLayer, nn.Linear):
     """`nn.Linear`, whose training forward under autocast reads the casts of `WeightCasts`."""
 
-    is_quick = True  # for those who ask whether this is a plain linear layer: it is one, by another way
     quick_weight: LowCopy | None = None
     quick_bias: LowCopy | None = None
     quick_together: Together | None = None  # with the layers that read the same tensor
@@ -83,31 +81,20 @@ class QuickLinear(nn.Linear):
         low_bias = self.quick_bias.low if self.quick_bias is not None else None
         return quick_linear(x, self.weight, self.bias, self.quick_weight.low, low_bias, self.low_input(x))
 
-    def low_input(self, x: Tensor) -> Tensor | None:
-        """x in the low type, if the layer before has left it."""
-        if self.quick_inputs is None or self.quick_weight is None or not is_plain(x):
-            return None
-        return self.quick_inputs.get(x, self.quick_weight.low.dtype)
-
     def is_quick_for(self, x: Tensor) -> bool:
-        if self.quick_weight is None:
+        if self.quick_weight is None or x.device != self.quick_weight.low.device:
             return False
-        low, device = self.quick_weight.low, x.device.type
-        if not self.training or not torch.is_autocast_enabled(device):
-            return False
-        if torch.is_inference_mode_enabled() or torch._C._are_functorch_transforms_active():
-            return False
-        if torch.get_autocast_dtype(device) != low.dtype or x.device != low.device:
-            return False
-        if type(x) not in (Tensor, nn.Parameter) or x.dtype not in (torch.float32, *LOW_TYPES):
+        if not self.trains_on(x, self.quick_weight.low.dtype) or not self.quick_weight.is_fresh(self.weight):
             return False
         if self.bias is None or self.quick_bias is None:
-            return self.bias is None and self.quick_bias is None and self.quick_weight.is_fresh(self.weight)
-        return self.quick_weight.is_fresh(self.weight) and self.quick_bias.is_fresh(self.bias)
+            return self.bias is None and self.quick_bias is None
+        return self.quick_bias.is_fresh(self.bias)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles start without casts: those belong to the original."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("quick_")}
+    def low_input(self, x: Tensor) -> Tensor | None:
+        """x in the low type, if the layer before has left it."""
+        if self.quick_inputs is None or self.quick_weight is None:
+            return None
+        return self.quick_inputs.get(x, self.quick_weight.low.dtype)
 
 
 class Together:
@@ -119,8 +106,6 @@ class Together:
 
     def output(self, layer: QuickLinear, x: Tensor) -> Tensor | None:
         """The layer's output. None where it is not there: then the layer computes it alone."""
-        if not is_plain(x):
-            return None
         if layer is not self._layers[0]:
             outputs = self._outputs.of(x)
             return outputs.pop(layer, None) if outputs else None
@@ -210,9 +195,7 @@ def quicken_linears_(
 def unquicken_linears_(model: nn.Module) -> None:
     """Give every quick layer its own class back. The weights stay."""
     for _, layer in list(quick_layers(model)):
-        for name in [name for name in vars(layer) if name.startswith("quick_")]:
-            del vars(layer)[name]
-        layer.__class__ = nn.Linear  # type: ignore[assignment]
+        give_back_class_(layer, nn.Linear)
 
 
 def quick_layers(model: nn.Module) -> Iterator[tuple[str, QuickLinear]]:

@@ -6,8 +6,8 @@
     loss.backward()
     unquicken_norms_(model)
 
-As in quick_linear.py a layer is not replaced: its class is exchanged for a subclass that keeps the same Parameters.
-Only modules whose class is `nn.LayerNorm` itself are taken, over one dimension, with float32 weights or none.
+A layer's class is exchanged (quick_layer.py). Only modules whose class is `nn.LayerNorm` itself are taken, over one
+dimension, with float32 weights or none.
 
 **The low copy.** One kernel writes the output z in float32, as autocast's layer norm does, and in autocast's type. The
 second is left in `produced`, which is one for the whole model. A layer that is given that very tensor next, unchanged
@@ -22,55 +22,42 @@ while torch.compile traces, for inputs of other types than float32, bfloat16 and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from steadytune.kernels.mixout_inputs import SharedCast
+from steadytune.engine.quick_layer import QuickLayer, give_back_class_
+from steadytune.kernels.handed_on import SharedCast
 from steadytune.kernels.norm import LOW_TYPES, WIDEST, is_served, quick_norm
 
-_PLAIN = (Tensor, nn.Parameter)  # what a subclass does is unknown
 
-
-class QuickNorm(nn.LayerNorm):
+class QuickNorm(QuickLayer, nn.LayerNorm):
     """`nn.LayerNorm`, whose training forward under autocast makes its output in both types at once."""
 
     quick_dtype: torch.dtype | None = None  # of autocast
     quick_produced: SharedCast | None = None  # where the low copy is left
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or self.quick_dtype is None or not self._is_quick(x):
+        if torch.compiler.is_compiling() or self.quick_dtype is None or not self._is_quick_for(x):
             return super().forward(x)
         z, low = quick_norm(x, self.weight, self.bias, self.eps, self.quick_dtype)
         if self.quick_produced is not None:
             self.quick_produced.put_(z, low)  # this very z: a reader is told by its identity
         return z
 
-    def _is_quick(self, x: Tensor) -> bool:
-        device = x.device.type
-        if not self.training or not is_served(device) or not torch.is_autocast_enabled(device):
-            return False
-        if torch.is_inference_mode_enabled() or torch._C._are_functorch_transforms_active():
-            return False
-        if torch.get_autocast_dtype(device) != self.quick_dtype:
-            return False
-        if type(x) not in _PLAIN or x.dtype not in (torch.float32, *LOW_TYPES) or x.is_inference():
+    def _is_quick_for(self, x: Tensor) -> bool:
+        if self.quick_dtype is None or not is_served(x.device.type) or not self.trains_on(x, self.quick_dtype):
             return False
         if tuple(self.normalized_shape) != x.shape[-1:]:
             return False  # and the plain layer says what is wrong
         return all(  # they may have been exchanged since
-            type(each) in _PLAIN
+            type(each) in (Tensor, nn.Parameter)
             and each.dtype == torch.float32
             and each.device == x.device
             and each.shape == x.shape[-1:]
             for each in (self.weight, self.bias)
             if each is not None
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles start plain: the low copies belong to the original."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("quick_")}
 
 
 def quicken_norms_(model: nn.Module, dtype: torch.dtype = torch.bfloat16, produced: SharedCast | None = None) -> int:
@@ -92,9 +79,7 @@ def quicken_norms_(model: nn.Module, dtype: torch.dtype = torch.bfloat16, produc
 def unquicken_norms_(model: nn.Module) -> None:
     """Give every quick norm its own class back. The weights stay."""
     for _, norm in list(quick_norms(model)):
-        for name in [name for name in vars(norm) if name.startswith("quick_")]:
-            del vars(norm)[name]
-        norm.__class__ = nn.LayerNorm  # type: ignore[assignment]
+        give_back_class_(norm, nn.LayerNorm)
 
 
 def quick_norms(model: nn.Module) -> Iterator[tuple[str, QuickNorm]]:

@@ -1,0 +1,68 @@
+"""What one layer has made of a tensor, for the next layer that is given that very tensor.
+
+It is held no longer than the tensor itself lives, and handed to nobody who is given another one, or this one changed,
+on another stream or in another mode: whoever finds nothing makes it anew. So threads that run one model at once only
+lose the saving, and nothing is carried from one step or CUDA graph to the next.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class _Held(NamedTuple):
+    source: weakref.ref[Tensor]
+    context: tuple[Any, ...]
+    what: Any
+
+
+class HandedOn:
+    """Something that was made of a tensor, for whoever is given that very tensor next. A copy or a pickle is empty."""
+
+    _held: _Held | None = None
+
+    def of(self, x: Tensor) -> Any:
+        """What was made of x, if x is the same tensor, unchanged, on the same stream; else None."""
+        held = self._held  # read once: another thread may exchange it
+        if held is None or held.source() is not x or held.context != _context(x):
+            return None
+        return held.what
+
+    def put_(self, x: Tensor, what: Any) -> None:
+        self._held = _Held(weakref.ref(x, self._forget_), _context(x), what)
+
+    def clear_(self) -> None:
+        self._held = None
+
+    def _forget_(self, source: weakref.ref[Tensor]) -> None:
+        held = self._held
+        if held is not None and held.source is source:
+            self._held = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class SharedCast(HandedOn):
+    """A tensor's cast to another type."""
+
+    def get(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
+        low = self.of(x)
+        return low if low is not None and low.dtype == dtype else None
+
+
+def is_plain(x: Tensor) -> bool:
+    """An inference tensor does not count its changes; what a subclass does is unknown."""
+    return type(x) in (Tensor, torch.nn.Parameter) and not x.is_inference()
+
+
+def _context(x: Tensor) -> tuple[Any, ...]:
+    """What must be the same when the cast is made and when it is taken."""
+    stream: tuple[Any, ...] = ()
+    if x.is_cuda:
+        stream = (torch.cuda.current_stream(x.device).cuda_stream, torch.cuda.is_current_stream_capturing())
+    return (x._version, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), *stream)
