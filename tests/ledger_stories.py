@@ -24,6 +24,11 @@ class Clock:
         self.slept += seconds
 
 
+def plan_specs(ledger, *specs):
+    """Trials t0, t1, ... of these specs."""
+    ledger.plan([(f"t{number}", json.dumps(spec), number) for number, spec in enumerate(specs)])
+
+
 def plan(ledger, *keys):
     return ledger.plan([(key, json.dumps({"is": key}), rank) for rank, key in enumerate(keys)])
 

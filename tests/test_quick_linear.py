@@ -9,9 +9,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
-from torch.utils.checkpoint import checkpoint
 
-from quick_helpers import autocast, counted, errors, gradients, on_the_cpu
+from quick_helpers import (
+    assert_runs_as_the_plain_layer,
+    autocast,
+    counted,
+    errors,
+    gradients,
+    on_the_cpu,
+    with_and_without_checkpoints,
+)
 from steadytune import Mixout, apply_
 from steadytune.engine import quick_linear
 from steadytune.engine.quick_linear import QuickLinear, WeightCasts, quick_layers, quicken_linears_, unquicken_linears_
@@ -222,25 +229,9 @@ def test_a_changed_weight_is_never_read_from_its_old_cast(change, calls):
 def test_where_the_plain_layer_runs(calls):
     layer, _, twin = pair()
     x = torch.randn(2, 5)
-    runs = {
-        "no autocast": lambda each: each(x),
-        "another type": lambda each: autocast(torch.float16)(each)(x),
-        "inference": lambda each: torch.inference_mode()(autocast()(each))(x),
-        "a copy": lambda each: autocast()(copy.deepcopy(each))(x),
-        "compiled": lambda each: torch.compile(autocast()(each), backend="eager", fullgraph=True)(x),
-        "torch.func": lambda each: autocast()(torch.func.vmap(each))(x),
-        "other weights": lambda each: torch.func.functional_call(each, {"weight": torch.ones(3, 5)}, (x,)),
-    }
-    for name, run in runs.items():
-        found, expected = run(layer), run(twin)
-        assert found.dtype == expected.dtype, name
-        assert torch.equal(found, expected), name
-        assert not calls, name
-    layer.eval()
-    with autocast():
-        layer(x)
-    assert not calls
-    layer.train()
+    other = {"weight": torch.ones(3, 5)}
+    more = {"other weights": lambda each: torch.func.functional_call(each, other, (x,))}
+    assert_runs_as_the_plain_layer(layer, twin, x, calls, more)
     with torch.no_grad(), autocast():
         assert torch.equal(layer(x), twin(x))
     assert len(calls) == 1
@@ -299,17 +290,9 @@ def test_gradient_checkpointing(reentrant, calls):
     torch.manual_seed(0)
     body = nn.Sequential(nn.Linear(6, 7), nn.GELU(), nn.Dropout(0.3), nn.Linear(7, 6))
     quicken_linears_(body).refresh_()
-    x, found = torch.randn(3, 6), []
-    for saving in (False, True):
-        own = x.clone().requires_grad_()
-        body.zero_grad()
-        torch.manual_seed(1)
-        with autocast():
-            y = checkpoint(body, own, use_reentrant=reentrant) if saving else body(own)
-        y.float().square().sum().backward()
-        found.append([y.detach(), own.grad, *(p.grad for p in body.parameters())])
+    both = list(with_and_without_checkpoints(body, torch.randn(3, 6), reentrant))
     assert len(calls) >= 5
-    for one, other in zip(*found, strict=True):
+    for one, other in both:
         assert torch.equal(one, other)
 
 

@@ -7,9 +7,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
-from torch.utils.checkpoint import checkpoint
 
-from quick_helpers import autocast, counted, errors, gradients, on_the_cpu
+from quick_helpers import (
+    assert_runs_as_the_plain_layer,
+    autocast,
+    counted,
+    errors,
+    gradients,
+    on_the_cpu,
+    with_and_without_checkpoints,
+)
 from steadytune.engine import quick_norm
 from steadytune.engine.quick_norm import QuickNorm, quick_norms, quicken_norms_, unquicken_norms_
 from steadytune.kernels import norm
@@ -128,25 +135,8 @@ def test_only_norms_that_nobody_has_changed():
 def test_where_the_plain_layer_runs(calls):
     layer, twin = pair()
     x = torch.randn(2, 5)
-    runs = {
-        "no autocast": lambda each: each(x),
-        "another type": lambda each: autocast(torch.float16)(each)(x),
-        "inference": lambda each: torch.inference_mode()(autocast()(each))(x),
-        "a copy": lambda each: autocast()(copy.deepcopy(each))(x),
-        "a pickle": lambda each: autocast()(pickle.loads(pickle.dumps(each)))(x),
-        "compiled": lambda each: torch.compile(autocast()(each), backend="eager", fullgraph=True)(x),
-        "torch.func": lambda each: autocast()(torch.func.vmap(each))(x),
-    }
-    for name, run in runs.items():
-        found, expected = run(layer), run(twin)
-        assert found.dtype == expected.dtype, name
-        assert torch.equal(found, expected), name
-        assert not calls, name
-    layer.eval()
-    with autocast():
-        layer(x)
-    assert not calls
-    layer.train()
+    more = {"a pickle": lambda each: autocast()(pickle.loads(pickle.dumps(each)))(x)}
+    assert_runs_as_the_plain_layer(layer, twin, x, calls, more)
     with torch.no_grad(), autocast():
         torch.testing.assert_close(layer(x), twin(x))
     assert len(calls) == 1
@@ -204,17 +194,9 @@ def test_frozen_weights_and_low_inputs(frozen, calls):
 def test_gradient_checkpointing(reentrant, calls):
     body = nn.Sequential(nn.Linear(6, 7), nn.LayerNorm(7), nn.Dropout(0.3), nn.Linear(7, 6))
     quicken_norms_(body, torch.bfloat16, SharedCast())
-    x, found = torch.randn(3, 6), []
-    for saving in (False, True):
-        own = x.clone().requires_grad_()
-        body.zero_grad()
-        torch.manual_seed(1)
-        with autocast():
-            y = checkpoint(body, own, use_reentrant=reentrant) if saving else body(own)
-        y.float().square().sum().backward()
-        found.append([y.detach(), own.grad, *(p.grad for p in body.parameters())])
+    both = list(with_and_without_checkpoints(body, torch.randn(3, 6), reentrant))
     assert len(calls) == 3
-    for one, other in zip(*found, strict=True):
+    for one, other in both:
         assert torch.equal(one, other)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gpu_helpers import captured, poison_memory, run_without_waiting
 from steadytune import Mixout, Streams, apply_
 from steadytune.kernels import mixout_columns
 from steadytune.kernels.mixout_columns import column_linear, expand, expand_torch, mix, take, take_torch
@@ -43,8 +44,7 @@ def poisoned_memory():
     """What the allocator hands out next holds NaN, so that an element nobody writes shows."""
     assert has_kernels("cuda", torch.float32), "Triton is not installed: nothing here would run a kernel"
     assert not torch.backends.cuda.matmul.allow_tf32
-    blocks = [torch.full((size,), torch.nan, device="cuda") for size in (128, 10**5, 10**6, 10**7) for _ in range(8)]
-    del blocks
+    poison_memory()
 
 
 def error(found, expected):
@@ -251,20 +251,8 @@ def test_nothing_waits_for_the_device_and_a_graph_draws_new_masks(settings, pool
     start = [p.detach().clone() for p in twin.parameters()]
     for _ in range(7):
         plain()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-        step()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    run_without_waiting(step, before=2)
+    graph, _ = captured(step)
     for _ in range(4):
         graph.replay()
     for (name, one), (_, other) in zip(mixed_layers(model), mixed_layers(twin), strict=True):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from gpu_helpers import captured, poison_memory, run_without_waiting
 from steadytune import Dropout, Mixout, RDrop
 from steadytune.engine import packing
 from steadytune.engine.packing import Packing, Plan, can_be_packed
@@ -28,8 +29,7 @@ STREAMS = Streams(3, 4, 5)
 def poisoned(monkeypatch):
     """What the allocator hands out next holds NaN."""
     monkeypatch.setattr(packing, "DEVICES", {"cuda"})
-    blocks = [torch.full((size,), torch.nan, device="cuda") for size in (128, 10**5, 10**6, 10**7) for _ in range(8)]
-    del blocks
+    poison_memory()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -80,19 +80,8 @@ def test_a_graph_has_the_bits_of_the_eager_pass_and_nothing_waits():
         with made.packs(8, 128):
             return gradients(model, inputs, low=True)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        work()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            expected = [each.clone() for each in work()]
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = work()
+    expected = run_without_waiting(work)
+    graph, found = captured(work)
     graph.replay()
     again = [each.clone() for each in found]
     graph.replay()

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForSequenceClassification
 
+from gpu_helpers import captured, poison_memory, run_without_waiting
+from quick_helpers import counted, with_and_without_checkpoints
 from steadytune.engine import quick_linear
 from steadytune.engine.quick_linear import quick_layers, quicken_linears_
 from steadytune.kernels import linear
@@ -31,16 +32,8 @@ def calls(monkeypatch):
     """Switched on; what the allocator hands out next holds NaN; and the calls that went the quick way."""
     monkeypatch.setattr(linear, "DEVICES", {"cuda"})
     assert is_served("cuda"), "Triton is not installed: nothing here would run a kernel"
-    blocks = [torch.full((size,), torch.nan, device="cuda") for size in (128, 10**5, 10**6, 10**7) for _ in range(8)]
-    del blocks
-    made = []
-
-    def counted(compute):
-        return lambda *arguments: made.append(arguments) or compute(*arguments)
-
-    for compute in (linear.quick_linear, linear.quick_linears):
-        monkeypatch.setattr(quick_linear, compute.__name__, counted(compute))
-    return made
+    poison_memory()
+    return counted(monkeypatch, quick_linear, linear.quick_linear, linear.quick_linears)
 
 
 def autocast(dtype=torch.bfloat16):
@@ -216,22 +209,10 @@ def test_nothing_waits_for_the_device_and_a_graph_reads_new_casts(inside, calls)
         casts.refresh_()
         step()
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        whole()
-        whole()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            whole()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.synchronize()
+    run_without_waiting(whole, before=2)
     casts.refresh_()
     calls.clear()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        (whole if inside else step)()
+    graph, _ = captured(whole if inside else step)
     assert len(calls) == 5
     for _ in range(4):
         if not inside:
@@ -246,16 +227,8 @@ def test_nothing_waits_for_the_device_and_a_graph_reads_new_casts(inside, calls)
 def test_gradient_checkpointing(reentrant, calls):
     body = nn.Sequential(nn.Linear(65, 131), nn.GELU(), nn.Dropout(0.3), nn.Linear(131, 65)).cuda()
     quicken_linears_(body).refresh_()
-    x, found = torch.randn(30, 65, device="cuda"), []
-    for saving in (False, True):
-        own = x.clone().requires_grad_()
-        body.zero_grad()
-        torch.manual_seed(1)
-        with autocast():
-            y = checkpoint(body, own, use_reentrant=reentrant) if saving else body(own)
-        y.float().square().sum().backward()
-        found.append([y.detach(), own.grad, *(p.grad for p in body.parameters())])
+    both = list(with_and_without_checkpoints(body, torch.randn(30, 65, device="cuda"), reentrant))
     assert len(calls) >= 5
-    for one, other in zip(*found, strict=True):
+    for one, other in both:
         assert torch.isfinite(one).all()
         torch.testing.assert_close(one, other)

@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
+from gpu_helpers import captured, poison_memory, run_without_waiting
+from quick_helpers import counted
 from steadytune.engine import quick_norm
 from steadytune.engine.quick_norm import quicken_norms_
 from steadytune.kernels import norm
@@ -39,16 +41,8 @@ def calls(monkeypatch):
     """Switched on; what the allocator hands out next holds NaN; and the calls that went the quick way."""
     monkeypatch.setattr(norm, "DEVICES", {"cuda"})
     assert is_served("cuda"), "Triton is not installed: nothing here would run a kernel"
-    blocks = [torch.full((size,), torch.nan, device="cuda") for size in (128, 10**5, 10**6, 10**7) for _ in range(8)]
-    del blocks
-    made = []
-
-    def counted(*arguments):
-        made.append(arguments)
-        return norm.quick_norm(*arguments)
-
-    monkeypatch.setattr(quick_norm, "quick_norm", counted)
-    return made
+    poison_memory()
+    return counted(monkeypatch, quick_norm, norm.quick_norm)
 
 
 def autocast(dtype=torch.bfloat16):
@@ -157,27 +151,16 @@ def test_a_graph_has_the_bits_of_eager_calls_and_nothing_waits():
             low = produced.get(z, torch.bfloat16)
         return [z.detach(), low, *torch.autograd.grad(z, [x, layer.weight, layer.bias], g)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    run_without_waiting(step)
+    graph, made = captured(step)
     for _ in range(2):
         with torch.no_grad():
             x.normal_()
             g.normal_()
-            for each in captured:
+            for each in made:
                 each.fill_(torch.nan)
         graph.replay()
-        for one, other in zip(captured, step(), strict=True):
+        for one, other in zip(made, step(), strict=True):
             assert torch.isfinite(one).all()
             assert torch.equal(one, other)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from gpu_helpers import captured, run_without_waiting
 from steadytune import Moment, RDrop, rdrop_loss
 from steadytune.kernels.rdrop import chunked_rdrop_loss, fused_rdrop_loss
 from steadytune.kernels.rdrop_rows import Terms, row_losses_, row_losses_torch_
@@ -127,19 +128,8 @@ def test_nothing_waits_for_the_device_and_a_graph_holds_it():
         value.copy_(loss)
         torch._foreach_copy_(grads, list(found))
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        step()
-        step()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    run_without_waiting(step, before=2)
+    graph, _ = captured(step)
     with torch.no_grad():  # other numbers in the same places
         tensors[0].copy_(torch.randn_like(tensors[0]))
         labels.copy_(torch.randint_like(labels, 0, 5001).masked_fill_(labels == -100, -100))

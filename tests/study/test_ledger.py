@@ -20,11 +20,6 @@ from steadytune.study.outcome import Outcome
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.sqlite"
-
-
-@pytest.fixture
 def clock():
     return Clock()
 

@@ -21,17 +21,6 @@ from steadytune.study.outcome import Outcome
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.sqlite"
-
-
-@pytest.fixture
-def ledger(path):
-    with Ledger.create(path, {}) as made:
-        yield made
-
-
 # -- what has ended stays -------------------------------------------------------------------------------------------
 
 ATTACKS = [

@@ -11,22 +11,10 @@ import pytest
 
 from steadytune.study import local, trial_folders
 from steadytune.study.crew import Crew, Slot, is_running, last_words, slots
-from steadytune.study.ledger import Ledger
 from steadytune.study.local import run_local
 from steadytune.study.outcome import Outcome
 
 STUB = [sys.executable, str(Path(__file__).parent.parent / "crash" / "stub_worker.py")]
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.sqlite"
-
-
-@pytest.fixture
-def ledger(path):
-    with Ledger.create(path, {}) as made:
-        yield made
 
 
 def plan(ledger, *numbers):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger_stories import plan_specs
 from steadytune.study.folder import prepare, read_results
 from steadytune.study.ledger import Ledger
 from steadytune.study.local import run_local
@@ -18,24 +19,9 @@ from tiny_tasks import save_model
 STUB = [sys.executable, str(Path(__file__).parent.parent / "crash" / "stub_worker.py")]
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.sqlite"
-
-
-@pytest.fixture
-def ledger(path):
-    with Ledger.create(path, {}) as made:
-        yield made
-
-
-def plan(ledger, *specs):
-    ledger.plan([(f"t{n}", json.dumps(spec), n) for n, spec in enumerate(specs)])
-
-
 def test_three_trials_share_a_process(ledger, path, tmp_path):
     begun, gate = tmp_path / "begun", tmp_path / "gate"
-    plan(ledger, *[{"do": "wait", "begun": str(begun), "gate": str(gate)}] * 5)
+    plan_specs(ledger, *[{"do": "wait", "begun": str(begun), "gate": str(gate)}] * 5)
 
     def open_the_gate():
         if begun.exists() and len(begun.read_text().split()) >= 3:
@@ -52,7 +38,7 @@ def test_three_trials_share_a_process(ledger, path, tmp_path):
 
 
 def test_an_error_is_the_affair_of_its_own_trial(ledger, path):
-    plan(ledger, *[{"do": "square", "value": 3}] * 4, {"do": "error"}, *[{"do": "square", "value": 4}] * 4)
+    plan_specs(ledger, *[{"do": "square", "value": 3}] * 4, {"do": "error"}, *[{"do": "square", "value": 4}] * 4)
     assert run_local(path, devices=["cuda:0"], per_gpu=3, command=STUB)
     counts = ledger.counts()
     assert (counts["finished"], counts["failed"]) == (8, 1)
@@ -63,7 +49,7 @@ def test_an_error_is_the_affair_of_its_own_trial(ledger, path):
 @pytest.mark.parametrize("end", ["kill", "gpu_error"])
 def test_after_three_processes_only_the_culprit_has_failed(ledger, path, end):
     """With the process all of its trials end. Those that were beside the culprit once or twice are run again."""
-    plan(ledger, *[{"do": "square", "value": n} for n in range(3)], {"do": end})
+    plan_specs(ledger, *[{"do": "square", "value": n} for n in range(3)], {"do": end})
     ledger.plan([(f"later{n}", json.dumps({"do": "square", "value": n}), 100 + n) for n in range(6)])
     assert run_local(path, devices=["cuda:0"], per_gpu=2, command=STUB)
     rows = {row.key: row for row in ledger.rows()}

@@ -1,6 +1,5 @@
 """A worker: what becomes of a trial that finishes, raises, is stopped, or is lost. Killing is in tests/crash."""
 
-import json
 import subprocess
 import sys
 import threading
@@ -9,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from ledger_stories import plan_specs
 from steadytune.errors import SteadytuneError
 from steadytune.study import heart, trial_folders
 from steadytune.study.ledger import Ledger, LedgerError
@@ -16,21 +16,6 @@ from steadytune.study.outcome import Outcome, Stopped
 from steadytune.study.worker import CANNOT_GO_ON, DiskFull, work
 
 LONG = 60.0  # seconds: nothing here takes as long
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "ledger.sqlite"
-
-
-@pytest.fixture
-def ledger(path):
-    with Ledger.create(path, {}) as made:
-        yield made
-
-
-def plan(ledger, *specs):
-    ledger.plan([(f"t{number}", json.dumps(spec), number) for number, spec in enumerate(specs)])
 
 
 def go(path, run, **options):
@@ -56,7 +41,7 @@ def wait_for(condition):
 
 
 def test_trials_are_run_in_order_and_recorded(ledger, path):
-    plan(ledger, {"x": 1}, {"x": 2}, {"x": 3})
+    plan_specs(ledger, {"x": 1}, {"x": 2}, {"x": 3})
     seen = []
 
     def run(spec, folder, progress, stop):
@@ -77,7 +62,7 @@ def test_trials_are_run_in_order_and_recorded(ledger, path):
 
 
 def test_a_folder_is_kept_where_the_spec_says_so_and_after_an_error(ledger, path):
-    plan(ledger, {"keep": True}, {"keep": False}, {"keep": False, "error": True})
+    plan_specs(ledger, {"keep": True}, {"keep": False}, {"keep": False, "error": True})
 
     def run(spec, folder, progress, stop):
         if spec.get("error"):
@@ -90,7 +75,7 @@ def test_a_folder_is_kept_where_the_spec_says_so_and_after_an_error(ledger, path
 
 @pytest.mark.parametrize("error", [ValueError("bad"), SteadytuneError("bad"), SystemExit("bad"), MemoryError("bad")])
 def test_an_error_is_recorded_at_once_and_the_next_trial_runs(ledger, path, error):
-    plan(ledger, {"x": 1}, {"x": 2})
+    plan_specs(ledger, {"x": 1}, {"x": 2})
 
     def run(spec, folder, progress, stop):
         if spec["x"] == 1:
@@ -106,7 +91,7 @@ def test_an_error_is_recorded_at_once_and_the_next_trial_runs(ledger, path, erro
 
 
 def test_a_result_that_cannot_be_recorded_fails_its_trial(ledger, path):
-    plan(ledger, {}, {})
+    plan_specs(ledger, {}, {})
     outcomes = [Outcome("finished", {"x": object()}), Outcome("finished", {}, {"x": np.array([None])})]
     assert go(path, lambda *_: outcomes.pop()) == 2
     assert statuses(ledger) == ["failed", "failed"]
@@ -116,7 +101,7 @@ def test_a_result_that_cannot_be_recorded_fails_its_trial(ledger, path):
 
 def test_a_run_that_claims_to_have_been_stopped_fails(ledger, path):
     """It would be claimed and stopped for ever."""
-    plan(ledger, {})
+    plan_specs(ledger, {})
 
     def run(spec, folder, progress, stop):
         raise Stopped
@@ -134,7 +119,7 @@ def test_a_run_that_claims_to_have_been_stopped_fails(ledger, path):
     ],
 )
 def test_a_full_disk_is_no_trials_fault(ledger, path, error):
-    plan(ledger, {}, {})
+    plan_specs(ledger, {}, {})
 
     def run(spec, folder, progress, stop):
         raise SteadytuneError("The checkpoint could not be written.") from error
@@ -146,7 +131,7 @@ def test_a_full_disk_is_no_trials_fault(ledger, path, error):
 
 
 def test_a_ledger_that_cannot_be_written_ends_the_worker(ledger, path):
-    plan(ledger, {}, {})
+    plan_specs(ledger, {}, {})
 
     def run(spec, folder, progress, stop):
         path.with_name("ledger.sqlite-wal").unlink()
@@ -160,7 +145,7 @@ def test_a_ledger_that_cannot_be_written_ends_the_worker(ledger, path):
 
 
 def test_a_stop_gives_the_trial_back_and_ends_the_worker(ledger, path):
-    plan(ledger, {}, {})
+    plan_specs(ledger, {}, {})
     stop = threading.Event()
 
     def run(spec, folder, progress, told):
@@ -182,7 +167,7 @@ def test_a_stop_gives_the_trial_back_and_ends_the_worker(ledger, path):
 
 
 def test_a_run_that_ends_although_it_was_told_to_stop_is_recorded(ledger, path):
-    plan(ledger, {}, {})
+    plan_specs(ledger, {}, {})
     stop = threading.Event()
 
     def run(spec, folder, progress, told):
@@ -194,7 +179,7 @@ def test_a_run_that_ends_although_it_was_told_to_stop_is_recorded(ledger, path):
 
 
 def test_ctrl_c_without_a_handler_gives_the_trial_back(ledger, path):
-    plan(ledger, {})
+    plan_specs(ledger, {})
 
     def run(spec, folder, progress, stop):
         raise KeyboardInterrupt
@@ -205,7 +190,7 @@ def test_ctrl_c_without_a_handler_gives_the_trial_back(ledger, path):
 
 
 def test_progress_is_seen_and_the_lease_extended_while_a_trial_runs(ledger, path):
-    plan(ledger, {})
+    plan_specs(ledger, {})
 
     def run(spec, folder, progress, stop):
         first = ledger_row(path).lease_until
@@ -225,7 +210,7 @@ def ledger_row(path):
 
 def test_a_lost_lease_stops_the_run_and_its_result_is_refused(ledger, path, capsys):
     """As after a freeze: while this worker knew nothing, the trial was given to another one, which has finished it."""
-    plan(ledger, {})
+    plan_specs(ledger, {})
     told = []
 
     def run(spec, folder, progress, stop):
@@ -244,7 +229,7 @@ def test_a_lost_lease_stops_the_run_and_its_result_is_refused(ledger, path, caps
 
 def test_a_worker_waits_for_what_others_run(ledger, path):
     """Their trials may come back."""
-    plan(ledger, {})
+    plan_specs(ledger, {})
     claim = ledger.claim("other", 60.0)
     done = []
     worker = threading.Thread(target=lambda: done.append(go(path, lambda *_: Outcome("finished", {}))))
@@ -258,7 +243,7 @@ def test_a_worker_waits_for_what_others_run(ledger, path):
 
 
 def test_a_worker_that_stays_ends_with_its_parent(ledger, path, monkeypatch):
-    plan(ledger, {})
+    plan_specs(ledger, {})
     parents = [1234]
     monkeypatch.setattr(heart.os, "getppid", lambda: parents[0])
     worker = threading.Thread(
@@ -332,7 +317,7 @@ sys.exit(main(make_run=make_run))
 
 
 def test_the_run_is_made_once_before_the_first_claim(ledger, path):
-    plan(ledger, {}, {})
+    plan_specs(ledger, {}, {})
     command = [sys.executable, "-c", MAIN, str(path), "--device", "cpu", "--threads", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LONG)
     assert done.stdout == "cpu 2 trials 2\n"
