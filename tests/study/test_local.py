@@ -38,6 +38,18 @@ def test_on_gpus_each_worker_sees_one(monkeypatch):
     assert slots(None, ["cuda"], 2) == [Slot("cuda", 2, "0")]
 
 
+def test_many_trials_on_a_gpu_are_spread_over_processes(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for trials in range(1, 40):
+        shares = [slot.replicas for slot in slots(None, ["cuda"], trials)]
+        assert sum(shares) == trials
+        assert max(shares) <= 6
+        assert max(shares) - min(shares) <= 1
+        assert len(shares) == -(-trials // 6)
+    assert slots(None, ["cuda:0", "cuda:1"], 7) == [Slot("cuda", n, gpu) for gpu in "01" for n in (4, 3)]
+    assert slots(1, ["cuda"], 8) == [Slot("cuda", 8, "0")], "who says how many processes gets them"
+
+
 def test_of_the_gpus_that_were_given_to_us(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-abc")
     assert [slot.visible for slot in slots(None, ["cuda:0", "cuda:1"], 1)] == ["3", "GPU-abc"]

@@ -48,13 +48,16 @@ class Ruler:
         found: Distances = {}
         for name, before in (("start", self._start), ("pretrained", self._pretrained)):
             parts = {part: names for part, names in self._parts.items() if name == "start" or part != HEAD}
-            norms = [_norm([now[each] - before[each] for each in names]) for names in parts.values()]
+            norms = [
+                _distance([now[each] for each in names], [before[each] for each in names]) for names in parts.values()
+            ]
             found[name] = dict(zip(parts, torch.stack(norms).tolist()))  # one wait for the device
         return found
 
 
-def _norm(tensors: list[Tensor]) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack([each.float() for each in torch._foreach_norm(tensors)]).double())
+def _distance(now: list[Tensor], before: list[Tensor]) -> Tensor:
+    norms = torch._foreach_norm(torch._foreach_sub(now, before))
+    return torch.linalg.vector_norm(torch.stack([each.float() for each in norms]).double())
 
 
 def _copies(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:

@@ -36,7 +36,7 @@ from steadytune.kernels.rows import take_rows
 from steadytune.layers import find_layers
 from steadytune.recipe import Recipe
 
-DEVICES: set[str] = set()  # where rows are packed: "cuda" joins when it has been measured there
+DEVICES = {"cuda"}  # where rows are packed
 ATTENTION = "steadytune_packed"  # its name in transformers' registry
 _GRAINS = 8  # numbers of tokens that a padded shape may be packed to: each is a CUDA graph of its own
 _WORTH = 0.9  # of the padded tokens: with more than that, packing gains nothing

@@ -194,6 +194,7 @@ def _run(
     status: Status = "finished"
     waiting: list[Tensor] = []  # (loss, gradient norm) of steps, still on the device
     newest: dict[str, Predictions] = {}  # of the newest evaluation
+    of_best: dict[str, Predictions] = {}  # of the best one, if it was in this call
     for rows in order.batches(state.step, steps):
         if recipe.patience is not None and state.stale >= recipe.patience:
             state.notes.append(
@@ -225,7 +226,7 @@ def _run(
             if problem is None:
                 state.history.append(entry)
                 if state.take_(entry["validation"], task.greater_is_better):
-                    best = copied(model)
+                    best, of_best = copied(model), newest
                 if average is not None:
                     kept.append(copied(model))
         if problem is not None:
@@ -263,10 +264,10 @@ def _run(
         best_scores = last
         if not is_best:
             load_weights_(model, best)
-            best_scores, predictions = scored(state.best["step"], {})
+            best_scores, predictions = scored(state.best["step"], of_best)
     elif status == "diverged" and best:
         load_weights_(model, best)
-        best_scores, predictions = scored(state.best["step"], {})
+        best_scores, predictions = scored(state.best["step"], of_best)
     state.notes += gradient.remarks() + update.remarks()
     optimizer.zero_grad(set_to_none=True)  # the model outlives the run; on a GPU its gradients are there until now
     result = RunResult(

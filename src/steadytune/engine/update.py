@@ -50,7 +50,7 @@ class Update:
                 group["lr"] = rate
             self._step()
             return self.norm
-        self._rates.copy_(torch.tensor(rates, dtype=torch.float64), non_blocking=True)
+        self._rates.copy_(torch.tensor(rates, dtype=torch.float64).pin_memory(), non_blocking=True)
         if self._ran and _NAME not in self.graphs and not self.why_plain:
             self._capture()
         if _NAME in self.graphs:

@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from steadytune.kernels.mixout_columns import product
 
-DEVICES: set[str] = set()  # where layers may run so: "cuda" joins when it has been measured there
+DEVICES = {"cuda"}  # where layers may run so
 BLOCK = 4096  # elements that a program of the cast kernel holds
 LOW_TYPES = (torch.bfloat16, torch.float16)
 _ALIGNMENT = 128  # elements: a cast begins at a multiple of 256 bytes, as in memory of its own

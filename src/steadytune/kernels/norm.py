@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-DEVICES: set[str] = set()  # where layers may run so: "cuda" joins when it has been measured there
+DEVICES = {"cuda"}  # where layers may run so
 WIDEST = 8192  # columns: a program holds a whole row
 LOW_TYPES = (torch.bfloat16, torch.float16)
 _TYPES = (torch.float32, *LOW_TYPES)

@@ -22,6 +22,7 @@ except ImportError:  # Windows: trials of a killed run wait for their leases
     fcntl = None  # type: ignore[assignment]
 
 _TAIL = 4000  # characters of a log that are kept with a failed trial
+_THREADS = 6  # trials at a time that one process can serve: Python runs one thread at a time, a GPU waits for it then
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,8 @@ class Crew:
 
 
 def slots(workers: int | None, devices: Sequence[str] | None, per_gpu: int | None) -> list[Slot]:
-    """One per worker: one on each GPU, which runs `per_gpu` trials at a time, or one per core; `workers` says how many
-    in all."""
+    """One per worker: those of a GPU run `per_gpu` trials at a time, or one per core; `workers` says how many in all,
+    and `per_gpu` then how many each runs."""
     devices = _devices() if devices is None else devices
     gpus = [device for device in devices if device.startswith("cuda")]
     if not gpus:
@@ -141,8 +142,15 @@ def slots(workers: int | None, devices: Sequence[str] | None, per_gpu: int | Non
     given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     numbers = [int(gpu.partition(":")[2] or 0) for gpu in gpus]
     visible = [given[number] if number < len(given) else str(number) for number in numbers]
-    places = [Slot("cuda", per_gpu or 1, each) for each in visible]
-    return [places[index % len(places)] for index in range(workers or len(places))]
+    if workers:
+        return [Slot("cuda", per_gpu or 1, visible[index % len(visible)]) for index in range(workers)]
+    return [Slot("cuda", replicas, each) for each in visible for replicas in _shares(per_gpu or 1)]
+
+
+def _shares(trials: int) -> list[int]:
+    """So many trials at a time, as evenly as can be over as few processes as can serve them."""
+    processes = -(-trials // _THREADS)
+    return [trials // processes + (number < trials % processes) for number in range(processes)]
 
 
 def log_of(logs: Path, worker: str) -> Path:

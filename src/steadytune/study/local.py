@@ -43,7 +43,7 @@ def run_local(
     """Run all trials of a ledger. True when all have ended, False when it was asked to stop before.
 
     workers   how many processes; by default one per core, or one per GPU
-    per_gpu   trials at a time on each GPU, side by side in one process (replicas.py); 1 by default
+    per_gpu   trials at a time on each GPU, several of them in one process (replicas.py); 1 by default
     devices   such as ["cpu"] or ["cuda:0", "cuda:1"]; by default all GPUs, or the CPU where there is none
     on_tick   called about once a second and before the end; may plan more trials, and then returns something true
     stop      set it to stop; without it Ctrl-C and SIGTERM do that (a second Ctrl-C does not wait for checkpoints)
