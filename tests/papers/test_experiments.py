@@ -22,6 +22,8 @@ from steadytune.papers.report import make_report
 from steadytune.papers.report_files import print_report, write_files
 from steadytune.papers.run import Workshop, read_part, run_experiment, run_inside, run_part, scale_of, write_study
 from steadytune.papers.settings import SCALES, SMOKE_MODELS, Setting
+from steadytune.papers.studies import mixout
+from steadytune.papers.studies.few_sample_methods import INTERMEDIATE
 from steadytune.papers.studies.parts import RATES_OF
 from steadytune.papers.study_parts import PARTS, in_order
 from steadytune.study.file import read_study
@@ -155,11 +157,21 @@ def test_small_runs_are_short():
     assert all(not each.limit for each in study("few-sample/table-2").tasks.values())  # full: all rows
 
 
-def test_every_chosen_rate_is_chosen_in_some_study():
+def test_at_the_small_scale_every_rate_of_a_pretrained_model_is_a_chosen_one(monkeypatch):
     """A column whose rate nobody chose would silently have the default."""
-    tried = {task for name in RATES_OF for task in study(name, "small").tasks}
-    after = [part for part in PARTS.values() if "small" in part.scales and set(part.after) & set(RATES_OF)]
-    assert {task for part in after for task in study(part.name, "small").tasks} <= tried
+    choosing = (*RATES_OF, mixout.RATES)
+    tried = {(name, task) for name in choosing for task in study(name, "small").tasks}
+
+    def chosen(setting, name, variant, task):
+        return {"lr": 0.0123} if (name, task) in tried else {}
+
+    monkeypatch.setattr(Setting, "chosen", chosen)
+    for part in PARTS.values():
+        if "small" not in part.scales or part.name in (*choosing, INTERMEDIATE):
+            continue
+        for variants in planned_study(part, "small").groups.values():
+            for task, made in variants[0].recipes.items():
+                assert made.from_config or made.lr == 0.0123, (part.name, task)
 
 
 def test_the_mixout_papers_set_up():
@@ -373,7 +385,7 @@ def test_a_study_that_was_stopped_is_an_exit_code(tmp_path):
 
     assert run_experiment("mixout/figure-6", workshop, stopped) == 130
     assert [file.name for file in seen] == ["study.yaml"]
-    assert "dropout(p)" in seen[0].read_text()
+    assert "Which learning rate?" in seen[0].read_text(), "what comes after it waits"
     assert str(tmp_path) not in seen[0].read_text()
 
 

@@ -14,25 +14,40 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from steadytune.papers.catalogue.mixout import BOTH, DECAYS, DROPOUT, MIXOUTS, TASKS
-from steadytune.papers.settings import BERT_LARGE, FIXED_RATE, SMOKE_RECIPE, Setting
-from steadytune.papers.studies.parts import Data, glue, some
+from steadytune.papers.settings import BERT_LARGE, SMALL_RECIPE, SMOKE_RECIPE, Setting
+from steadytune.papers.studies.parts import Data, glue, rate_sweep, some
 
+RATES = "mixout/rates"
 EXACT = "mixout(w_pre, 0.7), exact gradient"
 _TENTHS = [tenth / 10 for tenth in range(10)]
 _NO_DROPOUT = {"method": "dropout", "p": 0.0}
+_LARGE_1K = "SST (1k)"  # SST-2 has the rate of 1,000 of its rows
 _BODY = "mixout(w_pre, 0.7) + head: mixout(w_0, 0.7)"
 
 
 def _base(setting: Setting) -> Data:
-    scale = setting.pick(full={}, small={"lr": FIXED_RATE}, smoke=SMOKE_RECIPE)
+    scale = setting.pick(full={}, small=SMALL_RECIPE, smoke=SMOKE_RECIPE)
     return {"preset": "devlin", "model": setting.model(BERT_LARGE), "evaluations": 3, **scale}
+
+
+def rates(setting: Setting) -> Data:
+    """For the rule of settings.py: what the paper compares with, at each of the rates."""
+    columns = some(setting, (*_here(setting, TASKS), _LARGE_1K), smoke=1)
+    tasks = {column: glue(setting, column, halves=False) for column in columns}
+    return rate_sweep(setting, _base(setting), tasks, DROPOUT)
+
+
+def _task(setting: Setting, column: str, *, halves: bool = False) -> Data:
+    like = _LARGE_1K if column == "SST-2" else column
+    rate = setting.chosen(RATES, DROPOUT, like) if setting.scale != "full" else {}
+    return glue(setting, column, halves=halves, recipe=rate)
 
 
 def _study(setting: Setting, name: str, variants: Data, tasks: Iterable[str], **more: Any) -> Data:
     return {
         "study": name,
         "base": _base(setting),
-        "tasks": {task: glue(setting, task, halves=False) for task in _here(setting, tasks)},
+        "tasks": {task: _task(setting, task) for task in _here(setting, tasks)},
         "variants": variants,
         "seeds": setting.pick(full=20, small=10, smoke=2),
         "report": {"split": "validation", "weights": "last"},
@@ -97,7 +112,7 @@ def table_4(setting: Setting) -> Data:
         TASKS,
         report={"split": "test", "weights": "last"},
     )
-    return made | {"tasks": {task: glue(setting, task) for task in made["tasks"]}}
+    return made | {"tasks": {task: _task(setting, task, halves=True) for task in made["tasks"]}}
 
 
 def figure_4(setting: Setting) -> Data:

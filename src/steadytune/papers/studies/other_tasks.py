@@ -16,7 +16,7 @@ from typing import Any
 
 from steadytune.papers.materials.text_models import bpe_tokenizer, made_once, save_model
 from steadytune.papers.materials.tokenised import lines_of, write_headlines
-from steadytune.papers.settings import BART, GPT2, SMOKE_RECIPE, VIT_BASE, Setting
+from steadytune.papers.settings import BART, GPT2, SMALL_RECIPE, SMOKE_RECIPE, VIT_BASE, Setting
 from steadytune.papers.studies.parts import Data
 
 BASELINE, RDROP, FRATERNAL = "Baseline", "R-Drop", "FD"
@@ -78,6 +78,7 @@ def summaries(setting: Setting) -> Data:
             "weight_decay": 0.01,
         },
         small={
+            **SMALL_RECIPE,
             "model": "model",
             "from_config": True,
             "lr": 5e-4,
@@ -115,7 +116,7 @@ def language_model(setting: Setting) -> Data:
     scale: Data = setting.pick(
         full={"model": _hub(setting, GPT2), "steps": 50_000, "batch_size": 64}
         | {"max_length": 512, "precision": "fp16"},
-        small={"model": "model", "steps": 2000, "batch_size": 64, "max_length": 128},
+        small=SMALL_RECIPE | {"model": "model", "steps": 2000, "batch_size": 64, "max_length": 128},
         smoke={"model": setting.path("models/gpt2"), **SMOKE_RECIPE},
     )
     schedule = {"method": "inverse_sqrt_schedule", "warmup": setting.pick(full=4000, small=400, smoke=2)}
@@ -153,7 +154,7 @@ def images(setting: Setting) -> Data:
     scale: Data = setting.pick(
         full={"model": _hub(setting, VIT_BASE), "lr": 3e-4, "steps": 10_000}
         | {"batch_size": 512, "micro_batches": 8, "precision": "fp16"},
-        small={"model": "model", "from_config": True, "lr": 5e-4, "epochs": 20.0, "batch_size": 64},
+        small=SMALL_RECIPE | {"model": "model", "from_config": True, "lr": 5e-4, "epochs": 20.0, "batch_size": 64},
         smoke={"model": setting.path("models/vit"), **SMOKE_RECIPE},
     )
     # The authors' code sums KL over the batch and has no ½; per example, α(KL + KL) is twice the paper's α.

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from steadytune.papers.catalogue.few_sample_terms import LARGE_1K, SMALL, SMALL_1K
-from steadytune.papers.settings import BERT_LARGE, FIXED_RATE, RATE_SEEDS, RATES, SMALL_ROWS, SMOKE_RECIPE, Setting
+from steadytune.papers.settings import (
+    BERT_LARGE,
+    RATE_SEEDS,
+    RATES,
+    SMALL_RECIPE,
+    SMALL_ROWS,
+    SMOKE_RECIPE,
+    Setting,
+)
 
 Data = dict[str, Any]
 _FOLDERS = {"SST": "SST-2"}
@@ -45,10 +53,10 @@ def some(setting: Setting, columns: Iterable[str], *, smoke: int = 2) -> tuple[s
 def few_sample_base(setting: Setting, **changes: Any) -> Data:
     """Section 3 of the few-sample paper (V9): 2e-5, batches of 32, 3 epochs, 10 evaluations, mixed precision.
 
-    At the small scale 5 evaluations, and full precision: such a model is not faster in half, and runs alike everywhere.
+    At the small scale 5 evaluations, and bfloat16 in the place of float16.
     """
     model = {"preset": "standard", "model": setting.model(BERT_LARGE)}
-    made = setting.pick(full={"precision": "fp16"}, small={"lr": FIXED_RATE, "evaluations": 5}, smoke=SMOKE_RECIPE)
+    made = setting.pick(full={"precision": "fp16"}, small={**SMALL_RECIPE, "evaluations": 5}, smoke=SMOKE_RECIPE)
     return {**model, **made, **lengthless(setting, changes)}
 
 
@@ -63,12 +71,19 @@ def rates(setting: Setting, name: str) -> Data:
     tasks = some(setting, RATES_OF[name], smoke=1)
     if setting.scale == "small":
         tasks = tuple(column for column in tasks if column not in NOT_SMALL)
+    return rate_sweep(
+        setting, few_sample_base(setting), {column: glue(setting, column) for column in tasks}, "Standard"
+    )
+
+
+def rate_sweep(setting: Setting, base: Data, tasks: Data, plain: str) -> Data:
+    """The study that chooses, with a variant called `plain`, which is `base` as it is."""
     return {
         "study": "Which learning rate?",
         "about": "The rate with the best mean validation score of plain fine-tuning, for all variants elsewhere.",
-        "base": few_sample_base(setting),
-        "tasks": {column: glue(setting, column) for column in tasks},
-        "variants": {"Standard": {"sweep": {"lr": list(RATES if setting.scale != "smoke" else RATES[:2])}}},
+        "base": base,
+        "tasks": tasks,
+        "variants": {plain: {"sweep": {"lr": list(RATES if setting.scale != "smoke" else RATES[:2])}}},
         "choose": {"seeds": setting.pick(full=RATE_SEEDS, small=RATE_SEEDS, smoke=1), "over": ["lr"]},
         "seeds": 1,
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from steadytune.papers import published
 from steadytune.papers.catalogue.rdrop import GLUE
-from steadytune.papers.settings import BERT_BASE, SMOKE_RECIPE, Setting
+from steadytune.papers.settings import BERT_BASE, SMALL_RECIPE, SMOKE_RECIPE, Setting
 from steadytune.papers.studies.parts import Data, glue, lengthless, rated, some
 
 STAND_INS = {"SST-2": "SST (1k)", "MNLI": "MNLI (1k)", "QNLI": "QNLI (1k)", "QQP": "QQP (1k)"}
@@ -42,7 +42,8 @@ def table_2(setting: Setting) -> Data:
 
 
 def _study(setting: Setting, name: str, tasks: Data, variants: Data) -> Data:
-    length = setting.pick(full={}, small={"epochs": 3.0, "batch_size": 32, "evaluations": 5}, smoke=SMOKE_RECIPE)
+    small = {**SMALL_RECIPE, "epochs": 3.0, "batch_size": 32, "evaluations": 5}
+    length = setting.pick(full={}, small=small, smoke=SMOKE_RECIPE)
     return {
         "study": name,
         "base": {"preset": "rdrop", "model": setting.model(BERT_BASE), "methods": _METHODS, **length},

@@ -18,7 +18,7 @@ from pathlib import Path
 from steadytune.papers.catalogue.rdrop_controls import IWSLT
 from steadytune.papers.materials.text_models import bpe_tokenizer, made_once, save_model
 from steadytune.papers.materials.tokenised import lines_of, write_pairs
-from steadytune.papers.settings import SMOKE_RECIPE, Setting, relative
+from steadytune.papers.settings import SMALL_RECIPE, SMOKE_RECIPE, Setting, relative
 from steadytune.papers.studies.parts import Data, lengthless
 
 STAND_INS = {IWSLT: "Multi30k De-En"}
@@ -143,7 +143,15 @@ def _base(setting: Setting) -> Data:
     schedule = setting.pick(full=4000, small=300, smoke=2)
     scale = setting.pick(
         full={"batch_size": 160, "steps": 300_000, "evaluations": 30, "max_length": 200, "precision": "fp16"},
-        small={"batch_size": 128, "steps": 1500, "evaluations": 4, "max_length": 40, "lr": 2e-3, "beams": 1},
+        small={
+            **SMALL_RECIPE,
+            "batch_size": 128,
+            "steps": 1500,
+            "evaluations": 4,
+            "max_length": 40,
+            "lr": 2e-3,
+            "beams": 1,
+        },
         smoke={**SMOKE_RECIPE, "beams": 2, "max_target_length": 8},
     )
     return {
