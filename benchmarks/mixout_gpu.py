@@ -2,8 +2,9 @@
 
     python benchmarks/mixout_gpu.py --json
 
-A step is forward, backward, clipping and fused AdamW, replayed from one CUDA graph. Variants, interleaved in one
-process: dropout(0.1); this library's mixout on every linear layer with the masks of all layers drawn at once and the
+A step is forward, backward, clipping and fused AdamW, replayed from one CUDA graph, as the engine does it: plain layers
+of every variant are its quick ones (engine/quick.py). Variants, interleaved in one process: dropout(0.1), and the same
+with torch's own layers; this library's mixout on every linear layer with the masks of all layers drawn at once and the
 weight gradient of kept columns only; the same with the dense gradient, which a step takes when a mask does not fit; and
 the public form, a lerp per layer that autograd differentiates. Peak memory is that of a whole eager step, with weights,
 gradients, moments and targets.
@@ -34,6 +35,8 @@ from device import Bench, Step
 from mixout_passes import passes
 from mixout_tune import tune
 from steadytune import AdamW, Mixout, apply_
+from steadytune.engine.quick import quicken_
+from steadytune.engine.quick_linear import WeightCasts
 from steadytune.kernels import mixout_columns
 from steadytune.methods import mixed_layers
 from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
@@ -86,6 +89,12 @@ class Training:
         self.optimizer.lr_on_device_()
         self.constants = constants  # of mixout_columns, other than they are
         self.pool: MaskPool | None = None
+        self.casts: WeightCasts | None = None
+
+    def quick(self) -> Training:
+        """After methods, as in the engine."""
+        self.casts = quicken_(self.model, self.bench.dtype)
+        return self
 
     def with_masks(self, p: float, kept_only: bool = True) -> Training:
         apply_(self.model, Mixout(p=p, layers="linear"))
@@ -93,12 +102,14 @@ class Training:
         if bool(self.pool.forecast(2000).any()):  # more calls than a run makes
             raise SystemExit("A mask of this run would not fit its capacity: set another seed in `build`.")
         use_kept_columns_(self.model, kept_only)
-        return self
+        return self.quick()
 
     def step(self) -> None:
         """As the engine's (engine/chunk.py, update.py): gradients gathered at once, clipping inside the optimiser."""
         if self.pool is not None:
             self.pool.draw_()
+        if self.casts is not None:
+            self.casts.refresh_()
         changed = mock.patch.multiple(mixout_columns, **self.constants) if self.constants else nullcontext()
         with changed:
             with self.bench.autocast():
@@ -134,14 +145,15 @@ def variants(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dic
     remade = shape[0] * shape[1] >= mixout_columns.REMAKE_ROWS
     other, limit = ("W' kept", 10**9) if remade else ("W' remade", 0)
     return {
-        DROPOUT: lambda: Training(bench, build(bench, sizes, 0.1), shape),
-        "no regularisation": lambda: Training(bench, build(bench, sizes, 0.0), shape),
+        DROPOUT: lambda: Training(bench, build(bench, sizes, 0.1), shape).quick(),
+        "dropout(0.1), torch's layers": lambda: Training(bench, build(bench, sizes, 0.1), shape),
+        "no regularisation": lambda: Training(bench, build(bench, sizes, 0.0), shape).quick(),
         "mixout(0.7)": lambda: ours(0.7),
         "mixout(0.9)": lambda: ours(0.9),
         f"mixout(0.7), {other}": lambda: ours(0.7, REMAKE_ROWS=limit),
         "mixout(0.7), split products": lambda: ours(0.7, SPLIT_TILES=132, SPLIT_TOKENS=512),
         "mixout(0.7), dense gradient": lambda: ours(0.7, kept_only=False),
-        "mixout(0.7), public form": lambda: Training(bench, public(bench, sizes, 0.7), shape),
+        "mixout(0.7), public form": lambda: Training(bench, public(bench, sizes, 0.7), shape).quick(),
     }
 
 

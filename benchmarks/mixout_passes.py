@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from device import Bench
-from steadytune.kernels.mixout_columns import expand, expand_torch, mix, mix_torch, product, take, weight_product
+from steadytune.kernels.mixout_columns import expand, expand_torch, mix_, mix_torch_, product, take, weight_product
 from steadytune.kernels.mixout_masks import Columns, draw, new_rule
 from steadytune.rng import new_counter
 
@@ -51,6 +51,7 @@ class Sample:
     target: Tensor
     mixed: Tensor
     bias: Tensor
+    low_bias: Tensor
     grad: Tensor  # dY
     part: Tensor  # dYᵀ X_k
     dense: Tensor  # dYᵀ X
@@ -97,6 +98,7 @@ def samples(bench: Bench, kind: Kind, tokens: int, p: float) -> list[Sample]:
                 target=weight + 0.01,
                 mixed=weight.to(low),
                 bias=random(kind.rows, dtype=torch.float32),
+                low_bias=random(kind.rows),
                 grad=grad,
                 part=weight_product(grad, taken),
                 dense=random(kind.rows, kind.columns),
@@ -139,8 +141,8 @@ def layer_passes(bench: Bench, kind: Kind, tokens: int, p: float) -> Iterator[Pa
     yield Pass(
         "mix",
         {
-            OURS: lambda s: mix(s.weight, s.target, s.columns.place, s.bias, p, low),
-            TORCH: lambda s: mix_torch(s.weight, s.target, s.columns.place, s.bias, p, low),
+            OURS: lambda s: mix_(s.mixed, s.low_bias, s.weight, s.target, s.columns.place, s.bias, p),
+            TORCH: lambda s: mix_torch_(s.mixed, s.low_bias, s.weight, s.target, s.columns.place, s.bias, p),
             PLAIN: lambda s: (s.weight.to(low), s.bias.to(low)),
         },
         moved((4 + 4 + size) * weights),

@@ -16,7 +16,7 @@ import torch
 from device import Bench
 from mixout_passes import Run, Sample, kinds, samples
 from steadytune.kernels import mixout_columns
-from steadytune.kernels.mixout_columns import expand, mix, take, weight_product
+from steadytune.kernels.mixout_columns import expand, mix_, take, weight_product
 
 NAMES, TAKE_NAMES = ("TILE", "WIDEST", "WARPS"), ("TAKE_ROWS", "TAKE_COLUMNS", "TAKE_SLOTS", "WARPS")
 TAKE_TILES = [  # rows, columns, slots, warps
@@ -34,7 +34,12 @@ def tune(bench: Bench, width: int, high: int, tokens: int, p: float = 0.7) -> No
         if bench.cuda:
             tuned: list[tuple[str, Run, Sequence[str], Sequence[tuple[int, ...]]]] = [
                 ("take", lambda s: take(s.x, s.columns.kept, low), TAKE_NAMES, TAKE_TILES),
-                ("mix", lambda s: mix(s.weight, s.target, s.columns.place, s.bias, p, low), NAMES, TILES),
+                (
+                    "mix",
+                    lambda s: mix_(s.mixed, s.low_bias, s.weight, s.target, s.columns.place, s.bias, p),
+                    NAMES,
+                    TILES,
+                ),
                 ("expand", lambda s: expand(s.part, s.columns, 1.0, True, full, full), NAMES, TILES),
             ]
             for name, run, names, tiles in tuned:

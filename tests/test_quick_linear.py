@@ -182,7 +182,7 @@ def test_outputs_do_not_outlive_their_tensor(calls):
     x = torch.randn(2, 3, query.in_features)
     with autocast():
         query(x)
-    held = query.quick_together._outputs
+    held = query.quick_together
     count = len(held.of(x))
     calls.clear()
     del x

@@ -10,14 +10,19 @@ import torch
 from safetensors.torch import load_file
 
 from quick_helpers import on_the_cpu
-from steadytune import Mixout, RDrop
+from steadytune import Mixout, RDrop, apply_, remove_
 from steadytune.engine import chunk
+from steadytune.engine.batches import collate
 from steadytune.engine.chunk import Chunk
+from steadytune.engine.quick import quicken_, unquicken_
 from steadytune.engine.quick_linear import quick_layers
 from steadytune.engine.quick_norm import quick_norms
 from steadytune.engine.train import train
 from steadytune.kernels import linear, norm
 from steadytune.kernels.handed_on import SharedCast
+from steadytune.methods import mixed_layers
+from steadytune.methods.mask_pool import MaskPool, column_layers, use_kept_columns_
+from steadytune.models import load_model
 from steadytune.rng import Streams
 from tiny_tasks import KINDS, tiny_run
 
@@ -68,6 +73,35 @@ def test_a_norm_hands_its_output_to_the_layer_behind_it(folder, quick, monkeypat
     taken = sum(low is not None for low in found)
     assert taken == 2 * blocks - 1  # into attention and feed-forward; behind the embeddings comes dropout
     assert len(found) == 4 * blocks + 2  # products; the rest read what no norm has made
+
+
+def test_a_norm_hands_its_output_to_mixed_layers(folder, quick, monkeypatch):
+    """On the device's way: query, key and value together, and the first layer of the feed-forward part."""
+    monkeypatch.setattr(mixed_layers, "COLUMN_DEVICES", {"cpu"})
+    recipe, encoded = tiny_run("classification", folder, precision="bf16")
+    batch = collate(encoded.encoder, encoded.splits["train"], np.arange(4), torch.device("cpu"))
+    quick()
+    found, get, runs = [], SharedCast.get, []
+    monkeypatch.setattr(SharedCast, "get", lambda *call: found.append(get(*call)) or found[-1])
+    for is_quick in (False, True):
+        model, _ = load_model(recipe, encoded.task, 0)
+        apply_(model.train(), Mixout(p=0.5, layers="linear"), streams=STREAMS)
+        pool = MaskPool(model)
+        use_kept_columns_(model, True)
+        pool.draw_()
+        if is_quick:
+            assert quicken_(model, torch.bfloat16) is None  # no plain linear layer is left
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(**batch).loss
+        runs.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
+    blocks = model.config.num_hidden_layers
+    assert sum(low is not None for low in found) == 2 * blocks  # no dropout stands behind the embeddings
+    for one, other in zip(*runs, strict=True):
+        assert (one - other).norm() <= 0.05 * other.norm() + 1e-4
+    unquicken_(model)
+    assert all(layer.mix_inputs is None for layer in column_layers(model).values())
+    remove_(model)
+    assert not [name for module in model.modules() for name in vars(module) if name.startswith(("mix", "quick"))]
 
 
 @pytest.mark.parametrize("methods", [(), (RDrop(),), (Mixout(p=0.5),)])

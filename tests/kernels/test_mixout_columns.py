@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from steadytune.kernels import mixout_columns
 from steadytune.kernels.mixout import mixed_linear
-from steadytune.kernels.mixout_columns import column_linear
+from steadytune.kernels.mixout_columns import Layer, column_linear, column_linears
 from steadytune.kernels.mixout_masks import draw, new_rule
 from steadytune.rng import new_counter
 
@@ -48,6 +48,47 @@ def test_against_the_dense_form(shape, dtype, kept_only, remade, split, monkeypa
     for found, grad in zip(torch.autograd.grad(out, tensors, g), grads, strict=True):
         assert found.dtype == dtype
         assert error(found, grad) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("remade", [False, True])
+@pytest.mark.parametrize("kept_only", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_layers_that_read_the_same_tensor(dtype, kept_only, remade, biased, monkeypatch):
+    """One product for all of them, and the numbers of each alone; of x the sum of three gradients."""
+    monkeypatch.setattr(mixout_columns, "REMAKE_ROWS", 0 if remade else 10**9)
+    x = torch.randn(2, 5, 40).to(dtype).requires_grad_()
+    weights = [torch.randn(rows, 40).to(dtype).requires_grad_() for rows in (16, 8, 24)]
+    biases = [torch.randn(len(w)).to(dtype).requires_grad_() if biased else None for w in weights]
+    masks = [draw(new_counter(key), new_rule(40, 0.6)) for key in range(3)]
+    layers = [Layer(w, b, torch.randn_like(w), mask) for w, b, mask in zip(weights, biases, masks)]
+    trained = [x, *weights, *(b for b in biases if b is not None)]
+    alone = [column_linear(x, *layer, 0.6, 2.5, kept_only) for layer in layers]
+    together = column_linears(x, layers, 0.6, 2.5, kept_only)
+    gs = [torch.randn_like(each) for each in alone]
+    found = [torch.autograd.grad(outs, trained, gs) for outs in (together, alone)]
+    for one, other in zip((*together, *found[0]), (*alone, *found[1]), strict=True):
+        assert one.dtype == other.dtype == dtype
+        assert one.shape == other.shape
+        assert error(one, other.detach().double()) < TOLERANCE[dtype]
+    frozen = weights[1].requires_grad_(False)
+    outs = column_linears(x, layers, 0.6, 2.5, kept_only)
+    assert not [each for each in torch.autograd.grad(outs[0].sum(), [weights[0], x]) if each.isnan().any()]
+    assert frozen.grad is None
+
+
+def test_the_input_may_be_there_in_the_low_type_already(monkeypatch):
+    taken = []
+    take = mixout_columns.take_torch
+    monkeypatch.setattr(mixout_columns, "take", lambda rows, *rest: taken.append(rows.dtype) or take(rows, *rest))
+    (x, w, b), target = inputs(4, 96, 12)
+    layers = [Layer(w, b, target, draw(new_counter(key), new_rule(96, 0.7))) for key in range(2)]
+    low = x.detach().to(torch.bfloat16).view(-1, 96)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = [column_linears(x, layers, 0.7, 1.0, True, low_x) for low_x in (None, low)]
+    assert taken == [torch.float32] + [torch.bfloat16] * 3
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("kept_only", [False, True])

@@ -13,7 +13,14 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the d
 from steadytune.kernels import mixout_columns, mixout_masks  # noqa: E402
 from steadytune.kernels import mixout_masks_triton as masks_triton  # noqa: E402
 from steadytune.kernels import mixout_triton as kernels  # noqa: E402
-from steadytune.kernels.mixout_columns import column_linear, expand_torch, mix_torch, take_torch  # noqa: E402
+from steadytune.kernels.mixout_columns import (  # noqa: E402
+    Layer,
+    column_linear,
+    column_linears,
+    expand_torch,
+    mix_torch_,
+    take_torch,
+)
 from steadytune.kernels.mixout_masks import draw_torch, new_rule, new_table  # noqa: E402
 from steadytune.rng import new_counter  # noqa: E402
 
@@ -71,7 +78,11 @@ def test_passes(shape, given, low):
     drawn = draw_torch(new_counter(columns), new_rule(columns, p))
     place, kept = drawn
     w, u, b, x = (torch.randn(*size).to(given) for size in ((out, columns),) * 2 + ((out,), (positions, columns)))
-    torch.testing.assert_close(kernels.mix_triton(w, u, place, b, p, low), mix_torch(w, u, place, b, p, low))
+    made = []
+    for form in (kernels.mix_triton_, mix_torch_):
+        made.append((torch.full((out, columns), torch.nan, dtype=low), torch.full((out,), torch.nan, dtype=low)))
+        form(*made[-1], w, u, place, b, p)
+    torch.testing.assert_close(*made)
     torch.testing.assert_close(kernels.take_triton(x, kept, low), take_torch(x, kept, low))
     for kept_only, width in ((True, len(kept)), (False, columns)):
         for size in ((out, width), (3, out, width)):
@@ -87,6 +98,25 @@ def test_a_mask_that_does_not_fit_is_never_cut():
     assert found[:, columns.place >= 8].isnan().all()
     assert torch.isfinite(found[:, columns.place < 8]).all()
     assert bias.isnan().all()
+
+
+@pytest.mark.parametrize("kept_only", [False, True])
+def test_layers_that_read_the_same_tensor(kept_only, monkeypatch):
+    x = torch.randn(2, 5, 130, requires_grad=True)
+    parameters = [torch.randn(*size, requires_grad=True) for size in ((33, 130), (7, 130), (33,), (7,))]
+    masks = [draw_torch(new_counter(key), new_rule(130, 0.7)) for key in range(2)]
+    layers = [Layer(w, b, w.detach() + 1, mask) for w, b, mask in zip(parameters[:2], parameters[2:], masks)]
+    found = []
+    for is_there in (False, True):
+        monkeypatch.setattr(mixout_columns, "has_kernels", lambda *_, is_there=is_there: is_there)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outs = column_linears(x, layers, 0.7, 1 / 0.3, kept_only)
+        loss = sum(out.float().square().sum() for out in outs)
+        found.append([*outs, *torch.autograd.grad(loss, [x, *parameters])])
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.isfinite(other).all()
+        assert (one.double() - other.double()).norm() < 0.02 * one.double().norm()
 
 
 @pytest.mark.parametrize("kept_only", [False, True])

@@ -14,12 +14,15 @@ from torch import nn
 from steadytune.engine.quick_linear import WeightCasts, quicken_linears_, unquicken_linears_
 from steadytune.engine.quick_norm import quicken_norms_, unquicken_norms_
 from steadytune.kernels.handed_on import SharedCast
+from steadytune.methods.mask_pool import column_layers
 
 
 def quicken_(model: nn.Module, dtype: torch.dtype) -> WeightCasts | None:
     """Make every layer quick that can gain. What comes back is to be refreshed before each step (quick_linear.py)."""
-    handed = SharedCast()  # from a norm to the linear layer behind it
-    quicken_norms_(model, dtype, handed)
+    handed = SharedCast()  # from a norm to the linear layer behind it, plain or mixed
+    if quicken_norms_(model, dtype, handed):
+        for layer in column_layers(model).values():
+            layer.mix_inputs = handed
     return quicken_linears_(model, dtype, handed)
 
 
@@ -27,3 +30,5 @@ def unquicken_(model: nn.Module) -> None:
     """Plain layers again, with the weights that they have now."""
     unquicken_linears_(model)
     unquicken_norms_(model)
+    for layer in column_layers(model).values():
+        layer.mix_inputs = None

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from steadytune.engine.quick_layer import QuickLayer, give_back_class_
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.handed_on import HandedOn, SharedCast
+from steadytune.kernels.handed_on import Jointly, SharedCast
 from steadytune.kernels.linear import LOW_TYPES, CastTable, is_served, quick_linear, quick_linears
 from steadytune.layers import find_layers
 
@@ -75,8 +75,8 @@ class QuickLinear(QuickLayer, nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling() or self.quick_weight is None or not self.is_quick_for(x):
             return super().forward(x)
-        found = self.quick_together.output(self, x) if self.quick_together is not None else None
-        if found is not None:
+        together = self.quick_together
+        if together is not None and (found := together.output(self, x, lambda: together.of_all(x))) is not None:
             return found
         low_bias = self.quick_bias.low if self.quick_bias is not None else None
         return quick_linear(x, self.weight, self.bias, self.quick_weight.low, low_bias, self.low_input(x))
@@ -97,25 +97,18 @@ class QuickLinear(QuickLayer, nn.Linear):
         return self.quick_inputs.get(x, self.quick_weight.low.dtype)
 
 
-class Together:
-    """Quick layers that read the same tensor, in the order of their calls: one product gives the outputs of all."""
+class Together(Jointly):
+    """Quick layers that read the same tensor: one product gives the outputs of all."""
 
     def __init__(self, layers: Sequence[QuickLinear], low_weight: Tensor, low_bias: Tensor | None) -> None:
-        self._layers, self._low_weight, self._low_bias = tuple(layers), low_weight, low_bias
-        self._outputs = HandedOn()  # {layer: output}, of the tensor that the first layer was given
+        super().__init__(layers)
+        self._low_weight, self._low_bias = low_weight, low_bias
 
-    def output(self, layer: QuickLinear, x: Tensor) -> Tensor | None:
-        """The layer's output. None where it is not there: then the layer computes it alone."""
-        if layer is not self._layers[0]:
-            outputs = self._outputs.of(x)
-            return outputs.pop(layer, None) if outputs else None
-        self._outputs.clear_()
-        if not all(each.is_quick_for(x) for each in self._layers):
+    def of_all(self, x: Tensor) -> Sequence[Tensor] | None:
+        if not all(each.is_quick_for(x) for each in self.layers):
             return None
-        weights, biases = [each.weight for each in self._layers], [each.bias for each in self._layers]
-        made = quick_linears(x, weights, biases, self._low_weight, self._low_bias, layer.low_input(x))
-        self._outputs.put_(x, dict(zip(self._layers[1:], made[1:])))
-        return made[0]
+        weights, biases = [each.weight for each in self.layers], [each.bias for each in self.layers]
+        return quick_linears(x, weights, biases, self._low_weight, self._low_bias, self.layers[0].low_input(x))
 
 
 class WeightCasts:

@@ -8,6 +8,7 @@ lose the saving, and nothing is carried from one step or CUDA graph to the next.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +46,30 @@ class HandedOn:
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
+
+
+class Jointly(HandedOn):
+    """Layers that are given the same tensor, in the order of their calls: the first computes the outputs of all."""
+
+    layers: tuple[Any, ...] = ()  # none in a copy: its layers compute for themselves
+
+    def __init__(self, layers: Iterable[Any]) -> None:
+        self.layers = tuple(layers)
+
+    def output(self, layer: Any, x: Tensor, compute: Callable[[], Sequence[Tensor] | None]) -> Tensor | None:
+        """The layer's output. None where it is not there: then the layer computes it alone.
+
+        `compute` gives the outputs of all layers, or None where they cannot be computed together now.
+        """
+        if not self.layers or layer is not self.layers[0]:
+            outputs = self.of(x)
+            return outputs.pop(layer, None) if outputs else None
+        self.clear_()
+        made = compute()
+        if made is None:
+            return None
+        self.put_(x, dict(zip(self.layers[1:], made[1:], strict=True)))
+        return made[0]
 
 
 class SharedCast(HandedOn):

@@ -11,8 +11,10 @@
 with the masks of mixout_masks.py, and c as in mixout.py. What stays in memory until the backward pass: X_k instead of
 X; and W' or nothing in its place (`remakes`). A plain layer under autocast keeps X and the cast of W, so what mixout
 adds is U alone. Bytes of a block of BERT-large until its backward pass, per position and unit of width, by counting:
-44 for dropout, 31 at p = 0.7, 27 at p = 0.9; and 25 MB of W' or of cast weights. Layers that read the same X share its
-cast (mixout_inputs.py).
+44 for dropout, 31 at p = 0.7, 27 at p = 0.9; and 25 MB of W' or of cast weights.
+
+Layers that read the same X, as query, key and value do, are one layer here: their W' lie one below the other, so Y and
+dX are one product each, and X is cast once. Their masks differ, so each has its own X_k and G.
 
 Without `kept_only` dW is computed whole and masked, which is right for every mask. With it, the mask must be known to
 fit the capacity (`mixout_masks.overflows`); one that does not gives NaN, never a truncated gradient.
@@ -22,6 +24,7 @@ The three passes are here in plain torch, as reference and fallback; mixout_trit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +32,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from steadytune.kernels.mixout_inputs import Reader
 from steadytune.kernels.mixout_masks import Columns, has_kernels
 
 REMAKE_ROWS = 8192  # from so many rows on, W' is made again in the backward pass
@@ -53,51 +55,71 @@ class Form(NamedTuple):
     grad_scale: float  # c: 1/(1-p) is exact, 1 the paper's
     kept_only: bool
     dtype: torch.dtype  # of the products
-    trains: bool  # whether dW will be asked for
 
 
-class _ColumnLinear(torch.autograd.Function):
+class Layer(NamedTuple):
+    """One of the layers that read X, in this call."""
+
+    weight: Tensor
+    bias: Tensor | None
+    target: Tensor
+    columns: Columns
+
+
+class _ColumnLinears(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: Tensor,  # for its gradient alone; the product reads `low`
+        x: Tensor,  # x, weights and biases for their gradients alone; the product reads `low` and the mixed weights
         low: Tensor,
-        inputs: Tensor | None,
-        weight: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        columns: Columns,
+        inputs: list[Tensor | None],
+        layers: list[Layer],
         form: Form,
-    ) -> Tensor:
-        mixed, low_bias = mix(weight, target, columns.place, bias, form.p, form.dtype)
-        if remakes(len(low), weight):
-            ctx.save_for_backward(*columns, inputs, None, weight, target)
-        else:
-            ctx.save_for_backward(*columns, inputs, mixed, None, None)
-        ctx.form, ctx.x_shape, ctx.x_dtype, ctx.w_dtype = form, x.shape, x.dtype, weight.dtype
-        ctx.b_dtype = bias.dtype if bias is not None else None
-        return functional.linear(low, mixed, low_bias).view(*x.shape[:-1], len(weight))
+        *parameters: Tensor | None,  # weights, then biases
+    ) -> Tensor | tuple[Tensor, ...]:
+        mixed, low_bias = _mix_all(layers, form)
+        remade = remakes(len(low), layers[0].weight)
+        ctx.save_for_backward(
+            None if remade else mixed,
+            *inputs,
+            *(each for layer in layers for each in layer.columns),
+            *(each for layer in layers for each in ((layer.weight, layer.target) if remade else (None, None))),
+        )
+        ctx.form, ctx.x_shape, ctx.x_dtype, ctx.w_dtype = form, x.shape, x.dtype, layers[0].weight.dtype
+        ctx.b_dtype = layers[0].bias.dtype if layers[0].bias is not None else None
+        ctx.widths = [len(layer.weight) for layer in layers]
+        y = functional.linear(low, mixed, low_bias)
+        # Not as views: autograd would refuse nn.ReLU(inplace=True) behind the layer. Nobody else reads y.
+        made = [torch.ops.aten._unsafe_view(part, [*x.shape[:-1], part.shape[1]]) for part in y.split(ctx.widths, 1)]
+        return made[0] if len(made) == 1 else tuple(made)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        place, kept, inputs, mixed, weight, target = ctx.saved_tensors
-        form: Form = ctx.form
-        rows = grad.reshape(-1, grad.shape[-1])
-        grad_x = grad_weight = grad_bias = None
-        asks_x, _, _, asks_weight, asks_bias, *_ = ctx.needs_input_grad
-        if asks_x:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        form, widths, count = ctx.form, ctx.widths, len(ctx.widths)
+        mixed, *saved = ctx.saved_tensors  # once: gradient checkpointing gives them out once
+        inputs, masks, sources = saved[:count], saved[count : 3 * count], saved[3 * count :]
+        columns = [Columns(*masks[2 * n : 2 * n + 2]) for n in range(count)]
+        parts = [grad.reshape(-1, grad.shape[-1]) for grad in grads]
+        rows = parts[0] if count == 1 else torch.cat(parts, 1)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
             if mixed is None:
-                mixed, _ = mix(weight, target, place, None, form.p, form.dtype)
+                layers = [Layer(sources[2 * n], None, sources[2 * n + 1], columns[n]) for n in range(count)]
+                mixed, _ = _mix_all(layers, form)
             grad_x = product(rows, mixed, ctx.x_dtype).view(ctx.x_shape)
-        if asks_weight:
-            part = weight_product(rows, inputs)
-            b_dtype = ctx.b_dtype if asks_bias and form.kept_only else None
-            columns = Columns(place, kept)
-            grad_weight, grad_bias = expand(part, columns, form.grad_scale, form.kept_only, ctx.w_dtype, b_dtype)
-        if asks_bias and grad_bias is None:
-            grad_bias = rows.sum(0, dtype=ctx.b_dtype)
-        return grad_x, None, None, grad_weight, grad_bias, None, None, None
+        asked = ctx.needs_input_grad[5:]
+        grad_weights: list[Tensor | None] = [None] * count
+        grad_biases: list[Tensor | None] = [None] * count
+        for n, own in enumerate(rows.split(widths, 1)):
+            if asked[n]:
+                b_dtype = ctx.b_dtype if asked[count + n] and form.kept_only else None
+                part = weight_product(own, inputs[n])
+                made = expand(part, columns[n], form.grad_scale, form.kept_only, ctx.w_dtype, b_dtype)
+                grad_weights[n], grad_biases[n] = made
+            if asked[count + n] and grad_biases[n] is None:
+                grad_biases[n] = own.sum(0, dtype=ctx.b_dtype)
+        return grad_x, None, None, None, None, *grad_weights, *grad_biases
 
 
 def column_linear(
@@ -109,30 +131,51 @@ def column_linear(
     p: float,
     grad_scale: float,
     kept_only: bool = False,
-    reader: Reader | None = None,
+    low_x: Tensor | None = None,
 ) -> Tensor:
     """x @ W'.T + bias for the mask `columns`, in autocast's type where autocast is on.
 
-    Layers that read the same x are told so by their `reader`.
+    `low_x` is x in that type, as rows, where it is known already.
     """
+    return column_linears(x, [Layer(weight, bias, target, columns)], p, grad_scale, kept_only, low_x)[0]
+
+
+def column_linears(
+    x: Tensor,
+    layers: Sequence[Layer],
+    p: float,
+    grad_scale: float,
+    kept_only: bool = False,
+    low_x: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """`column_linear` of several layers that read the same x. Either all of them have a bias or none has."""
     device, dtype = x.device.type, x.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    trains = torch.is_grad_enabled() and weight.requires_grad
-    form = Form(p, grad_scale, kept_only, dtype, trains)
+    form = Form(p, grad_scale, kept_only, dtype)
+    low = x.detach().reshape(-1, x.shape[-1]) if low_x is None else low_x
+    inputs: list[Tensor | None] = []
+    grad_enabled = torch.is_grad_enabled()
     with torch.no_grad():
-        low, inputs = _inputs(x, columns, form, reader if x.dtype != dtype else None)
-    return _ColumnLinear.apply(x, low, inputs, weight, bias, target, columns, form)
+        for layer in layers:
+            trains = grad_enabled and layer.weight.requires_grad
+            low, taken = take(low, layer.columns.kept if trains and kept_only else None, dtype)
+            inputs.append((taken if kept_only else low) if trains else None)
+    parameters = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
+    made = _ColumnLinears.apply(x, low, inputs, list(layers), form, *parameters)
+    return made if len(layers) > 1 else (made,)
 
 
-def _inputs(x: Tensor, columns: Columns, form: Form, reader: Reader | None) -> tuple[Tensor, Tensor | None]:
-    """The rows of x for the product, and what of them the weight gradient will need."""
-    found = reader.find(x, form.dtype) if reader is not None else None
-    rows = x.detach().reshape(-1, x.shape[-1]) if found is None else found
-    low, taken = take(rows, columns.kept if form.trains and form.kept_only else None, form.dtype)
-    if reader is not None:
-        reader.leave_(x, low)
-    return low, (taken if form.kept_only else low) if form.trains else None
+def _mix_all(layers: Sequence[Layer], form: Form) -> tuple[Tensor, Tensor | None]:
+    """The mixed weights of all layers, one below the other, and their biases, in the type of the product."""
+    heights = [len(layer.weight) for layer in layers]
+    first = layers[0]
+    mixed = torch.empty(sum(heights), first.weight.shape[1], dtype=form.dtype, device=first.weight.device)
+    low_bias = None if first.bias is None else torch.empty(len(mixed), dtype=form.dtype, device=mixed.device)
+    biases = [None] * len(layers) if low_bias is None else low_bias.split(heights)
+    for layer, own, own_bias in zip(layers, mixed.split(heights), biases, strict=True):
+        mix_(own, own_bias, layer.weight, layer.target, layer.columns.place, layer.bias, form.p)
+    return mixed, low_bias
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
@@ -164,15 +207,22 @@ def _writes_float32(rows: Tensor) -> bool:
     return rows.is_cuda and rows.dtype in (torch.bfloat16, torch.float16) and rows.numel() > 0
 
 
-def mix(
-    weight: Tensor, target: Tensor, place: Tensor, bias: Tensor | None, p: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    """W' and the bias in `dtype`."""
-    if has_kernels(weight.device.type, weight.dtype, dtype):
-        from steadytune.kernels.mixout_triton import mix_triton
+def mix_(
+    mixed: Tensor,
+    low_bias: Tensor | None,
+    weight: Tensor,
+    target: Tensor,
+    place: Tensor,
+    bias: Tensor | None,
+    p: float,
+) -> None:
+    """Write W' into `mixed`, and the bias, where there is one, into `low_bias`."""
+    if has_kernels(weight.device.type, weight.dtype, mixed.dtype):
+        from steadytune.kernels.mixout_triton import mix_triton_
 
-        return mix_triton(weight, target, place, bias, p, dtype)
-    return mix_torch(weight, target, place, bias, p, dtype)
+        mix_triton_(mixed, low_bias, weight, target, place, bias, p)
+    else:
+        mix_torch_(mixed, low_bias, weight, target, place, bias, p)
 
 
 def take(rows: Tensor, kept: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
@@ -201,14 +251,21 @@ def expand(
     return expand_torch(part, columns, factor, kept_only, dtype, bias_dtype)
 
 
-def mix_torch(
-    weight: Tensor, target: Tensor, place: Tensor, bias: Tensor | None, p: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    """`mix` in plain torch, in float32 at least."""
+def mix_torch_(
+    mixed: Tensor,
+    low_bias: Tensor | None,
+    weight: Tensor,
+    target: Tensor,
+    place: Tensor,
+    bias: Tensor | None,
+    p: float,
+) -> None:
+    """`mix_` in plain torch, in float32 at least."""
     precise = torch.promote_types(weight.dtype, torch.float32)
     scale = (place >= 0).to(precise).div_(1.0 - p)
-    mixed = torch.lerp(target.to(precise), weight.to(precise), scale)
-    return mixed.to(dtype), None if bias is None else bias.to(dtype)
+    mixed.copy_(torch.lerp(target.to(precise), weight.to(precise), scale))
+    if low_bias is not None and bias is not None:
+        low_bias.copy_(bias)
 
 
 def take_torch(rows: Tensor, kept: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:

@@ -104,32 +104,37 @@ def _expand(  # type: ignore[no-untyped-def]
             tl.store(bias_grad + row, total.to(bias_grad.dtype.element_ty), mask=inside)
 
 
-def mix_triton(
-    weight: Tensor, target: Tensor, place: Tensor, bias: Tensor | None, p: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    """`mixout_columns.mix` for float32, bfloat16 and float16."""
+def mix_triton_(
+    mixed: Tensor,
+    low_bias: Tensor | None,
+    weight: Tensor,
+    target: Tensor,
+    place: Tensor,
+    bias: Tensor | None,
+    p: float,
+) -> None:
+    """`mixout_columns.mix_` for float32, bfloat16 and float16."""
     rows, columns = weight.shape
-    mixed = torch.empty(rows, columns, dtype=dtype, device=weight.device)
-    casts = bias is not None and bias.dtype != dtype
-    low_bias = torch.empty(rows, dtype=dtype, device=weight.device) if casts else bias
-    if mixed.numel():
-        grid, tile = _tiles(rows, columns)
-        with torch.cuda.device_of(weight):
-            _mix[grid](
-                weight.contiguous(),
-                target.contiguous(),
-                place,
-                mixed,
-                bias if casts else mixed,  # addresses are needed, and then not used
-                low_bias if casts else mixed,
-                rows,
-                columns,
-                p / (1.0 - p),
-                HAS_BIAS=casts,
-                num_warps=WARPS,
-                **tile,
-            )
-    return mixed, low_bias
+    if not mixed.numel():
+        if low_bias is not None and bias is not None:
+            low_bias.copy_(bias)
+        return
+    grid, tile = _tiles(rows, columns)
+    with torch.cuda.device_of(weight):
+        _mix[grid](
+            weight.contiguous(),
+            target.contiguous(),
+            place,
+            mixed,
+            bias if bias is not None else mixed,  # addresses are needed, and then not used
+            low_bias if low_bias is not None else mixed,
+            rows,
+            columns,
+            p / (1.0 - p),
+            HAS_BIAS=low_bias is not None,
+            num_warps=WARPS,
+            **tile,
+        )
 
 
 def take_triton(rows: Tensor, kept: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

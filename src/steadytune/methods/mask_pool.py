@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.mixout_inputs import readers
+from steadytune.kernels.handed_on import Jointly
 from steadytune.kernels.mixout_masks import Columns, draw_all_, new_table, overflows
 from steadytune.layers import find_layers
 from steadytune.methods.mixed_layers import MixedLinear, mixed_layers
@@ -52,8 +52,8 @@ def use_kept_columns_(model: nn.Module, on: bool) -> None:
         layer.mix_kept_only = on
 
 
-def share_inputs_(model: nn.Module) -> None:
-    """Let layers that read the same tensor, as query, key and value do, share its cast to autocast's type.
+def join_layers_(model: nn.Module) -> None:
+    """Let layers that read the same tensor, as query, key and value do, compute their outputs in one product.
 
     A model whose parts cannot be told goes on without; nothing but time depends on it.
     """
@@ -64,8 +64,9 @@ def share_inputs_(model: nn.Module) -> None:
         return
     for group in groups:
         if all(name in layers for name in group):
-            for name, reader in zip(group, readers(len(group)), strict=True):
-                layers[name].mix_reader = reader
+            jointly = Jointly(layers[name] for name in group)
+            for name in group:
+                layers[name].mix_jointly = jointly
 
 
 class MaskPool:
@@ -93,7 +94,7 @@ class MaskPool:
         places = self._places.split([rule.columns for rule in rules])
         kept = self._kept.split([rule.capacity for rule in rules])
         self._columns = [Columns(*each) for each in zip(places, kept, strict=True)]
-        share_inputs_(model)
+        join_layers_(model)
 
     def draw_(self) -> None:
         """The masks of the next step: one for every layer, good for one forward each."""

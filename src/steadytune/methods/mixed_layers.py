@@ -8,7 +8,7 @@ keys, tied weights, hooks, references and optimisers stay as they were, `save_pr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.mixout import mixed_linear
-from steadytune.kernels.mixout_columns import column_linear
+from steadytune.kernels.mixout_columns import Layer, column_linear, column_linears
+from steadytune.kernels.mixout_masks import Columns
 from steadytune.methods.mixing import REMEMBERED_CALLS, Mix, Mixed, mix
 from steadytune.rng import new_counter
 
@@ -43,9 +44,44 @@ class MixedLinear(Mixed, nn.Linear):
             if x.device.type not in COLUMN_DEVICES:
                 return mixed_linear(x, self.weight, self.bias, mix.target, self.scale(), grad_scale)
             if mix.p < 1.0:
-                settings = (mix.target, self.columns(), mix.p, grad_scale, self.mix_kept_only, self.mix_reader)
-                return column_linear(x, self.weight, self.bias, *settings)
+                return self._of_columns(x, grad_scale)
         return functional.linear(x, self.mixed_weight(self.weight), self.bias)
+
+    def _of_columns(self, x: Tensor, grad_scale: float) -> Tensor:
+        """By the columns that this call keeps; together with the layers that read the same x, where a pool has drawn
+        all of their masks."""
+        jointly, found = self.mix_jointly, None
+        form = (self.mix.p, grad_scale, self.mix_kept_only)
+        if jointly is not None and self.mix_drawn is not None:
+            found = jointly.output(self, x, lambda: self._of_all(x, jointly.layers, form))
+        columns = self.columns()  # also where the output is there: this is the layer's call
+        return column_linear(x, *self._for_columns(columns), *form, self._low_input(x)) if found is None else found
+
+    def _of_all(
+        self, x: Tensor, layers: Sequence[MixedLinear], form: tuple[float, float, bool]
+    ) -> Sequence[Tensor] | None:
+        if any(each.mix_drawn is None or not each._is_mixing() or not self._is_like(each) for each in layers):
+            return None
+        parts = [each._for_columns(each.mix_drawn) for each in layers if each.mix_drawn is not None]
+        return column_linears(x, parts, *form, self._low_input(x))
+
+    def _for_columns(self, columns: Columns) -> Layer:
+        return Layer(self.weight, self.bias, self.mix.target, columns)
+
+    def _is_like(self, other: MixedLinear) -> bool:
+        """Whether both are mixed alike."""
+        mine, its = (
+            (each.mix.p, each.mix.gradient, each.mix_kept_only, each.bias is None, each.in_features, each.weight.dtype)
+            for each in (self, other)
+        )
+        return mine == its
+
+    def _low_input(self, x: Tensor) -> Tensor | None:
+        """x in autocast's type, as rows, if the layer before has left it."""
+        device = x.device.type
+        if self.mix_inputs is None or not torch.is_autocast_enabled(device):
+            return None
+        return self.mix_inputs.get(x, torch.get_autocast_dtype(device))
 
 
 class MixedConv1D(Mixed, nn.Module):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.mixout_inputs import Reader
+from steadytune.kernels.handed_on import Jointly, SharedCast
 from steadytune.kernels.mixout_masks import Columns, Rule, draw, draw_next_, new_rule
 from steadytune.rng import normal, random_bits
 
@@ -82,7 +82,8 @@ class Mixed:
     mix_drawn: Columns | None = None  # the mask that a MaskPool has drawn for this layer
     mix_uses: int = 0  # how many forwards may still use it
     mix_kept_only: bool = False  # whether masks are known to fit their capacity (`use_kept_columns_`)
-    mix_reader: Reader | None = None  # shares the cast of its input with other layers (`share_inputs_`)
+    mix_jointly: Jointly | None = None  # with the layers that read the same tensor (`join_layers_`)
+    mix_inputs: SharedCast | None = None  # where the layer before may have left its output in autocast's type
 
     @property
     def target(self) -> Tensor:
@@ -166,7 +167,13 @@ class Mixed:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles start with no calls to repeat and no pool: those belong to the original."""
-        return {**vars(self), "mix_calls": deque(maxlen=REMEMBERED_CALLS), "mix_drawn": None}
+        return {
+            **vars(self),
+            "mix_calls": deque(maxlen=REMEMBERED_CALLS),
+            "mix_drawn": None,
+            "mix_jointly": None,
+            "mix_inputs": None,
+        }
 
     def _count(self) -> int:
         """How many input neurons the weight has; one mask entry each."""
