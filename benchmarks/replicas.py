@@ -1,7 +1,7 @@
 """How many trials a minute does a study end on one GPU, against a loop over transformers.Trainer?
 
     python benchmarks/replicas.py --json
-    python benchmarks/replicas.py --per-gpu 1 4 8 --seeds 20
+    python benchmarks/replicas.py --per-gpu 18 --seeds 60
 
 The 6x384 encoder (the bundled MiniLM where it is installed, else random weights) on RTE (else rows of its lengths),
 3 epochs of batches of 32 in bf16, scored three times on validation. The study is `steadytune study run` with its
@@ -105,7 +105,7 @@ def trainer_seconds(recipe: Recipe, data: Data, seed: int, folder: str, cpu: boo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument("--per-gpu", nargs="+", type=int, default=[1, 4, 8, 10])
+    parser.add_argument("--per-gpu", nargs="+", type=int, default=[1, 6, 12, 18])
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--trainers", type=int, default=3, help="runs of Trainer, spread between the studies")
     parser.add_argument("--epochs", type=float, default=3.0)

@@ -48,7 +48,7 @@ def test_auto_goes_by_the_smallest_gpu_and_the_largest_recipe(recipe, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: Properties(sizes[number]))
-    assert room.per_gpu("auto", [recipe], Path()) == 8  # a tiny model: as many as are of use
+    assert room.per_gpu("auto", [recipe], Path()) == 18  # a tiny model: as many as are of use
     asked = []
     monkeypatch.setattr(room, "_replicas", lambda recipe, memory: asked.append(memory) or recipe.batch_size)
     larger = Recipe(model=recipe.model, batch_size=3)
@@ -58,7 +58,8 @@ def test_auto_goes_by_the_smallest_gpu_and_the_largest_recipe(recipe, monkeypatc
 
 def test_a_model_that_hardly_fits_gets_one_place(recipe):
     assert room._replicas(recipe, 1) == 1
-    assert room._replicas(recipe, 8 * GIB) == 8
+    assert room._replicas(recipe, 2 * GIB) == 6
+    assert room._replicas(recipe, 8 * GIB) == 18
 
 
 def test_a_model_that_is_not_at_hand_gets_one_place():
