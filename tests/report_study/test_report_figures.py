@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.text import Text
-from synthetic import synthetic
+from synthetic import by_hand, synthetic
 
 from steadytune import stats
 from steadytune.errors import SteadytuneError
@@ -177,6 +177,17 @@ def test_the_distribution_shows_every_run():
     assert [list(line.get_xdata()) for line in crosses] == [[0.525]]
     level = [line for line in panel.get_lines() if list(line.get_xdata()) == [0.525, 0.525]]
     assert level
+
+
+def test_a_score_without_learning_that_is_far_away_does_not_squeeze_the_runs():
+    far, near, failed = [24.0, 25.0, 26.0], [3.0, 4.0, 5.0], [0.5, 25.0, 25.5]
+    study = by_hand({"far": {"a": far, "b": far}, "near": {"a": near}, "failed": {"a": far, "b": failed}}, levels=1.0)
+    figure = figures(compare_all(study))[0]
+    assert "Where all runs are far above it, it is not drawn." in figure.caption
+    with drawing("test"):
+        panels = figure.draw().axes
+    drawn = [any(list(line.get_xdata()) == [1.0, 1.0] for line in panel.get_lines()) for panel in panels[:3]]
+    assert drawn == [False, True, True]
 
 
 def test_a_large_study_draws_fewer_points_and_says_so():

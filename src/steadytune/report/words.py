@@ -15,6 +15,11 @@ METRIC_NAMES = {
     "pearson": "Pearson correlation",
     "rmse": "root mean squared error",
     "bleu": "BLEU",
+    "tokenized_bleu": "BLEU",
+    "rouge_1": "ROUGE-1",
+    "rouge_2": "ROUGE-2",
+    "rouge_l": "ROUGE-L",
+    "rouge_lsum": "ROUGE-Lsum",
     "perplexity": "perplexity",
 }
 

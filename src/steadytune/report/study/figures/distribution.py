@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
 MOST_POINTS = 2400  # in the whole figure
+_FAR = 4.0  # times the spread of all runs
 
 
 def distribution(tell: Telling) -> Figure | None:
@@ -41,7 +42,10 @@ def distribution(tell: Telling) -> Figure | None:
     cut = any(tell.runs(task, name).n > most for task in tasks for name in names)
     rule = f" Of more than {most} runs, {most} evenly spaced in rank are drawn." if cut else ""
     level = " Dashed: the score without learning; runs that are not above it failed (counted on the right)."
-    known = any(tell.runs(task, names[0]).level is not None for task in tasks)
+    levels = [_level(tell, task, names) for task in tasks]
+    known = any(each is not None for each in levels)
+    if known and not all(each is not None for each in levels):
+        level += " Where all runs are far above it, it is not drawn."
     caption = (
         "One point per run; crosses: diverged, at the score they count as. Box: from the first to the third quartile, "
         f"with the median. Diamond: the mean.{level if known else ''}{rule}{fewer_lines}{fewer_tasks}"
@@ -58,9 +62,9 @@ def _draw(tell: Telling, tasks: list[str], names: list[str], most: int) -> Drawn
     for place, (task, panel) in enumerate(zip(tasks, axes)):
         for height, name in enumerate(names):
             _line(panel, tell.runs(task, name), len(names) - 1 - height, colours[name], most)
-        first = tell.runs(task, names[0])
-        if first.level is not None:
-            panel.axvline(first.level, color=LIGHT["level"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+        level = _level(tell, task, names)
+        if level is not None:
+            panel.axvline(level, color=LIGHT["level"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
         title(panel, tell.task[task])
         panel.set_xlabel(metric_label(tell, task))
         panel.set_ylim(-0.6, len(names) - 0.4)
@@ -71,6 +75,16 @@ def _draw(tell: Telling, tasks: list[str], names: list[str], most: int) -> Drawn
         panel.use_sticky_edges = False  # a box that begins at the lowest score must not put it on the frame
         panel.margins(x=0.06)
     return figure
+
+
+def _level(tell: Telling, task: str, names: list[str]) -> float | None:
+    """The score without learning, unless it is so far from all runs that it would squeeze them together."""
+    shown = [runs for name in names if (runs := tell.runs(task, name)).n]
+    if not shown or shown[0].level is None:
+        return None
+    scores, level = np.concatenate([runs.settled for runs in shown]), shown[0].level
+    near = np.abs(scores - level).min() <= _FAR * np.ptp(scores)
+    return level if near or any(runs.failed for runs in shown) else None
 
 
 def _line(panel: Axes, runs: Runs, height: float, colour: str, most: int) -> None:
