@@ -5,7 +5,7 @@
 Three parts. A 6x384 encoder for classification and an encoder-decoder with 32,000 tokens: a whole step (forward,
 backward, clipping, AdamW) of R-Drop on B rows against a step on 2B different rows. The loss alone, from hidden states
 and the output matrix, forward and backward: chunks against the direct form, which holds all logits. On a CUDA device
-in bf16 at full size, each step replayed from a CUDA graph; on the CPU in float32, at sizes that a laptop bears.
+in bf16 at full size with the engine's quick layers, each step replayed from a CUDA graph; on the CPU in float32, at sizes that a laptop bears.
 
 Variants are interleaved in one process. Floors: operations of the matrix products over the measured rate of a large
 product, bytes that must move over the measured rate of a large copy.
@@ -28,6 +28,7 @@ from transformers import BartConfig, BartForConditionalGeneration, BertConfig, B
 from common import finish, machine
 from device import Bench, Step
 from steadytune import DoubledBatch, RDrop, apply_, rdrop_loss
+from steadytune.engine.quick import quicken_
 from steadytune.kernels.rdrop import chunked_rdrop_loss
 from steadytune.methods import late_logits
 
@@ -51,10 +52,13 @@ def training(bench: Bench, model: nn.Module, method: Any, batch: dict[str, Tenso
     applied = apply_(model, method)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=bench.cuda, capturable=bench.cuda)
+    casts = quicken_(model, bench.dtype)  # as in the engine
     line = late_logits.LARGE_VOCABULARY if late else 10**9
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
+        if casts is not None:
+            casts.refresh_()
         with bench.autocast(), mock.patch.object(late_logits, "LARGE_VOCABULARY", line):
             loss, _ = applied.loss(model, dict(batch))
         loss.backward()
