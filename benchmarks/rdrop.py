@@ -5,7 +5,8 @@
 Three parts. A 6x384 encoder for classification and an encoder-decoder with 32,000 tokens: a whole step (forward,
 backward, clipping, AdamW) of R-Drop on B rows against a step on 2B different rows. The loss alone, from hidden states
 and the output matrix, forward and backward: chunks against the direct form, which holds all logits. On a CUDA device
-in bf16 at full size with the engine's quick layers, each step replayed from a CUDA graph; on the CPU in float32, at sizes that a laptop bears.
+in bf16 at full size with the engine's quick layers, each step replayed from a CUDA graph; on the CPU in float32, at
+sizes that a laptop bears.
 
 Variants are interleaved in one process. Floors: operations of the matrix products over the measured rate of a large
 product, bytes that must move over the measured rate of a large copy.
