@@ -96,9 +96,11 @@ class Training:
         self.casts = quicken_(self.model, self.bench.dtype)
         return self
 
-    def with_masks(self, p: float, kept_only: bool = True) -> Training:
+    def with_masks(self, p: float, kept_only: bool = True, beforehand: bool | None = None) -> Training:
         apply_(self.model, Mixout(p=p, layers="linear"))
-        self.pool = MaskPool(self.model)
+        if beforehand is None:  # as the engine decides
+            beforehand = self.ids.numel() < mixout_columns.REMAKE_ROWS
+        self.pool = MaskPool(self.model, self.bench.dtype if beforehand else None)
         if bool(self.pool.forecast(2000).any()):  # more calls than a run makes
             raise SystemExit("A mask of this run would not fit its capacity: set another seed in `build`.")
         use_kept_columns_(self.model, kept_only)
@@ -139,18 +141,18 @@ class Training:
 
 
 def variants(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Callable[[], Training]]:
-    def ours(p: float, kept_only: bool = True, **constants: int) -> Training:
-        return Training(bench, build(bench, sizes, 0.1), shape, **constants).with_masks(p, kept_only)
+    def ours(p: float, kept_only: bool = True, beforehand: bool | None = None, **constants: int) -> Training:
+        return Training(bench, build(bench, sizes, 0.1), shape, **constants).with_masks(p, kept_only, beforehand)
 
-    remade = shape[0] * shape[1] >= mixout_columns.REMAKE_ROWS
-    other, limit = ("W' kept", 10**9) if remade else ("W' remade", 0)
+    large = shape[0] * shape[1] >= mixout_columns.REMAKE_ROWS
     return {
         DROPOUT: lambda: Training(bench, build(bench, sizes, 0.1), shape).quick(),
         "dropout(0.1), torch's layers": lambda: Training(bench, build(bench, sizes, 0.1), shape),
         "no regularisation": lambda: Training(bench, build(bench, sizes, 0.0), shape).quick(),
         "mixout(0.7)": lambda: ours(0.7),
         "mixout(0.9)": lambda: ours(0.9),
-        f"mixout(0.7), {other}": lambda: ours(0.7, REMAKE_ROWS=limit),
+        "mixout(0.7), W' all at once" if large else "mixout(0.7), W' by layer": lambda: ours(0.7, beforehand=large),
+        "mixout(0.7), W' by layer, remade": lambda: ours(0.7, beforehand=False, REMAKE_ROWS=0),
         "mixout(0.7), split products": lambda: ours(0.7, SPLIT_TILES=132, SPLIT_TOKENS=512),
         "mixout(0.7), dense gradient": lambda: ours(0.7, kept_only=False),
         "mixout(0.7), public form": lambda: Training(bench, public(bench, sizes, 0.7), shape).quick(),

@@ -34,6 +34,7 @@ from steadytune.kernels.mixout_masks import (
     overflows,
     overflows_torch,
 )
+from steadytune.kernels.mixout_table import MixTable
 from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
 from steadytune.methods.mixed_layers import mixed_layers
 from steadytune.rng import new_counter
@@ -202,6 +203,37 @@ def test_layers_that_read_the_same_tensor_also_in_a_graph(remade, monkeypatch):
     compare(found)
 
 
+@pytest.mark.parametrize("low", TYPES)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_all_weights_in_one_launch_also_in_a_graph(aligned, low):
+    sizes = [(1024, 1024), (48, 1024), (40, 4112)] if aligned else [(3, 5), (7, 5), (33, 600)]
+    layers = []
+    for number, (out, columns) in enumerate(sizes):
+        w, u, bias = (torch.randn(*size, device="cuda") for size in ((out, columns), (out, columns), (out,)))
+        drawn = draw(new_counter(fresh_key()).cuda(), new_rule(columns, 0.7))
+        layers.append(Layer(w, None if number == 2 else bias, u, drawn))
+    table = MixTable([layers[:2], layers[2:]], 0.7, low)
+    assert table.aligned == aligned
+
+    def check():
+        for layer, made in zip(layers, [*table.alone[0], *table.alone[1]], strict=True):
+            place = layer.columns.place
+            exact = torch.lerp(layer.target.double(), layer.weight.double(), (place >= 0).double() / 0.3)
+            torch.testing.assert_close(made.weight, exact.to(low))
+            assert torch.equal(made.weight[:, place < 0], layer.target[:, place < 0].to(low))
+            assert made.bias is None or torch.equal(made.bias, layer.bias.to(low))
+
+    table.memory.fill_(torch.nan)
+    run_without_waiting(table.mix_)
+    check()
+    graph, _ = captured(table.mix_)
+    for layer in layers:
+        layer.weight.normal_()
+    table.memory.fill_(torch.nan)
+    graph.replay()
+    check()
+
+
 class Tiny(nn.Module):
     """A few layers of each kind, of odd sizes."""
 
@@ -215,12 +247,12 @@ class Tiny(nn.Module):
         return self.head(self.body(self.embed(tokens)).mean(1))
 
 
-def training(settings, pooled):
+def training(settings, pooled, low=None):
     torch.manual_seed(0)
     model = Tiny()
     apply_(model, Mixout(p=0.7, **settings), streams=Streams(noise=3))
     model.cuda().train()
-    pool = MaskPool(model) if pooled else None
+    pool = MaskPool(model, low) if pooled else None
     use_kept_columns_(model, pooled)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # its steps are as close as the gradients are
     tokens = torch.randint(0, 50, (8, 13), device="cuda", generator=torch.Generator("cuda").manual_seed(1))
@@ -239,18 +271,19 @@ def training(settings, pooled):
 
 
 @pytest.mark.parametrize(
-    ("settings", "pooled"),
+    ("settings", "pooled", "low"),
     [
-        ({"layers": "all"}, True),
-        ({"layers": "all"}, False),
-        ({"layers": "all", "mask": "element"}, False),
-        ({"layers": "all", "distribution": "gaussian"}, False),
-        ({"layers": "linear", "distribution": "variational"}, False),
+        ({"layers": "all"}, True, torch.bfloat16),
+        ({"layers": "all"}, True, None),
+        ({"layers": "all"}, False, None),
+        ({"layers": "all", "mask": "element"}, False, None),
+        ({"layers": "all", "distribution": "gaussian"}, False, None),
+        ({"layers": "linear", "distribution": "variational"}, False, None),
     ],
 )
-def test_nothing_waits_for_the_device_and_a_graph_draws_new_masks(settings, pooled):
+def test_nothing_waits_for_the_device_and_a_graph_draws_new_masks(settings, pooled, low):
     """Seven steps, four of them replayed from a graph, are seven eager steps on a model that nobody captured."""
-    model, step = training(settings, pooled)
+    model, step = training(settings, pooled, low)
     twin, plain = training(settings, False)
     start = [p.detach().clone() for p in twin.parameters()]
     for _ in range(7):

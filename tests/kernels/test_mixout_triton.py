@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
 
-from steadytune.kernels import mixout_columns, mixout_masks  # noqa: E402
+from steadytune.kernels import mixout_columns, mixout_masks, mixout_table  # noqa: E402
 from steadytune.kernels import mixout_masks_triton as masks_triton  # noqa: E402
 from steadytune.kernels import mixout_triton as kernels  # noqa: E402
 from steadytune.kernels.mixout_columns import (  # noqa: E402
@@ -90,6 +90,37 @@ def test_passes(shape, given, low):
             found = kernels.expand_triton(*arguments)
             torch.testing.assert_close(found, expand_torch(*arguments))
             assert (found[0][:, place < 0] == 0).all()
+
+
+@pytest.mark.parametrize("low", TYPES)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_all_weights_in_one_launch(aligned, low, monkeypatch):
+    sizes = [(16, 32), (48, 32), (40, 1040)] if aligned else [(3, 5), (7, 5), (33, 600)]
+    layers = []
+    for number, (out, columns) in enumerate(sizes):
+        w, u = torch.randn(2, out, columns)
+        bias = None if number == 2 else torch.randn(out)
+        layers.append(Layer(w, bias, u, draw_torch(new_counter(number), new_rule(columns, 0.7))))
+    tables = []
+    for is_there in (False, True):
+        monkeypatch.setattr(mixout_table, "has_kernels", lambda *_, is_there=is_there: is_there)
+        tables.append(mixout_table.MixTable([layers[:2], layers[2:]], 0.7, low))
+        tables[-1].mix_()
+    plain, kernel = tables
+    assert kernel.aligned == aligned
+    torch.testing.assert_close(plain.memory, kernel.memory)
+    assert [made.weight.shape for made in kernel.together] == [
+        (sizes[0][0] + sizes[1][0], sizes[0][1]),
+        sizes[2],
+    ]
+    for layer, made in zip(layers, [*kernel.alone[0], *kernel.alone[1]], strict=True):
+        place = layer.columns.place
+        exact = torch.lerp(layer.target.double(), layer.weight.double(), (place >= 0).double() / 0.3)
+        torch.testing.assert_close(made.weight, exact.to(low))
+        assert (made.bias is None) == (layer.bias is None)
+        if layer.bias is not None:
+            torch.testing.assert_close(made.bias, layer.bias.to(low))  # the interpreter does not round to bfloat16
+        assert made.is_of([layer], low)
 
 
 def test_a_mask_that_does_not_fit_is_never_cut():

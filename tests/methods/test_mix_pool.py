@@ -260,13 +260,13 @@ def test_query_key_and_value_are_computed_together(kept_only, device_path, monke
     real = column_linears
     pool.draw_()
     assert_same(gradients(model), gradients(plain))
-    assert found == [3, 3]
+    assert [count for count in found if count > 1] == [3, 3]
     assert counters(model) == counters(plain)
     assert all(group[0].mix_jointly._held is None for group in groups)
     pool.draw_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low = gradients(model)
-    assert found == [3] * 4
+    assert [count for count in found if count > 1] == [3] * 4
     for name, grad in gradients(plain).items():
         assert (low[name] - grad).norm() <= 0.1 * grad.norm() + 1e-3, name
     twin = copy.deepcopy(model)
@@ -303,3 +303,123 @@ def test_layers_that_are_mixed_differently_compute_alone(device_path):
         each.bert.encoder.layer[1].attention.self.value.eval()
     pool.draw_()
     assert_same(gradients(model), gradients(plain))
+
+
+# --- weights mixed by the pool ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixes(monkeypatch):
+    """How many layers were given weights that lay ready, call by call."""
+    found = []
+
+    def counted(x, layers, *rest):
+        found.append(len(layers) if rest[-1] is not None else 0)
+        return column_linears(x, layers, *rest)
+
+    monkeypatch.setattr(layers_module, "column_linears", counted)
+    return found
+
+
+@pytest.mark.parametrize("kept_only", [False, True])
+def test_weights_that_the_pool_mixes_give_the_same_bits(kept_only, device_path, mixes):
+    """Also in the next chunk, after a change of the weights and a new draw, and without a bias."""
+    made = []
+    for low in (None, torch.bfloat16):
+        model = mixed()
+        model.bert.encoder.layer[0].output.dense.bias = None
+        pool = MaskPool(model, low)
+        use_kept_columns_(model, kept_only)
+        made.append([])
+        for _ in range(2):
+            pool.draw_()
+            for _ in range(2):
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    made[-1].append(gradients(model))
+                pool.reuse_()
+            with torch.no_grad():
+                for each in model.parameters():
+                    each.mul_(1.1)
+        made[-1].append(counters(model))
+    half = len(mixes) // 2
+    assert not any(mixes[:half])
+    assert all(mixes[half:])
+    for one, other in zip(*made, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(torch.as_tensor(one[name]), torch.as_tensor(other[name])) for name in one)
+
+
+def test_what_does_not_lie_ready_is_mixed_at_the_call(device_path, mixes):
+    model, plain = mixed(), mixed()
+    pool = MaskPool(model, torch.bfloat16)
+    pool.draw_()
+    gradients(model)  # float32 without autocast: another type
+    assert not any(mixes)
+    mixes.clear()
+    pool.draw_()
+    weight = model.bert.encoder.layer[0].attention.self.key.weight
+    with torch.no_grad():
+        weight.mul_(2.0)  # after the draw
+        plain.bert.encoder.layer[0].attention.self.key.weight.mul_(2.0)
+    set_calls_(plain, 1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = gradients(model)
+        assert mixes.count(0) == 1  # of one group of three
+        expected = gradients(plain)
+    for name in found:
+        assert (found[name] - expected[name]).norm() <= 0.05 * expected[name].norm() + 1e-3, name
+    model.double()
+    assert all(layer.mix_made is None for _, layer in mixed_layers(model))
+
+
+def test_without_the_pools_masks_nothing_lies_ready(device_path, mixes):
+    model, plain = mixed(), mixed()
+    pool = MaskPool(model, torch.bfloat16)
+    pool.draw_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        gradients(model)
+        assert all(mixes)
+        mixes.clear()
+        pool.clear_()  # every call draws for itself now
+        found = gradients(model)
+        assert not any(mixes)
+        set_calls_(plain, 1)
+        expected = gradients(plain)
+    assert counters(model) == counters(plain)
+    for name in found:
+        assert (found[name] - expected[name]).norm() <= 0.05 * expected[name].norm() + 1e-3, name
+
+
+def test_weights_mixed_again_before_the_backward_pass_are_noticed(device_path):
+    model = mixed()
+    pool = MaskPool(model, torch.bfloat16)
+    pool.draw_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(input_ids=torch.ones(2, 3, dtype=torch.long), labels=torch.tensor([0, 1])).loss
+    pool._mixes.mix_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_weights_that_got_other_memory_are_noticed(device_path):
+    model = mixed()
+    pool = MaskPool(model, torch.bfloat16)
+    pool.draw_()
+    weight = model.bert.encoder.layer[0].attention.self.key.weight
+    weight.data = weight.data.clone()
+    with pytest.raises(SteadytuneError, match="other memory"):
+        pool.draw_()
+
+
+def test_what_cannot_be_in_the_table_stays_out(device_path, mixes):
+    """Another p, another type, a weight that two layers share."""
+    model = mixed()
+    first, second = (model.bert.encoder.layer[i].output.dense for i in (0, 1))
+    self_0, self_1 = (model.bert.encoder.layer[i].attention.self for i in (0, 1))
+    second.weight = first.weight
+    self_0.key.mix.p = 0.2
+    self_1.value.mix.target = self_1.value.mix.target.double()
+    MaskPool(model, torch.bfloat16)
+    out = {first, second, self_0.key, self_1.value}
+    assert {layer for _, layer in mixed_layers(model) if layer.mix_made is None} == out
+    assert all(layer.mix_jointly.made is None for layer in (self_0.query, self_1.query))

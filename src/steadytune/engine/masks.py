@@ -27,8 +27,9 @@ _AHEAD = 256  # steps that one look ahead covers
 class Masks:
     """The masks of one model; of one without mixed layers, nothing."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, low: torch.dtype | None = None) -> None:
+        """With `low` the pool mixes the weights of all layers, in that type, together with drawing their masks."""
+        self._model, self._low = model, low
         self._counters = [layer.mix_state for _, layer in mixed_layers(model)]
         self._marked: list[Tensor] = []
         self._pool: MaskPool | None = None
@@ -48,7 +49,7 @@ class Masks:
             for buffer, old in buffers:
                 buffer.copy_(old)
         if MaskPool.why_not(before, after) is None:
-            self._pool = MaskPool(self._model)
+            self._pool = MaskPool(self._model, self._low)
             alone = [layer for _, layer in mixed_layers(self._model) if layer not in set(layers.values())]
             self._counters = [self._pool.states, *(layer.mix_state for layer in alone)]
             use_kept_columns_(self._model, True)

@@ -74,11 +74,12 @@ class _ColumnLinears(torch.autograd.Function):
         low: Tensor,
         inputs: list[Tensor | None],
         layers: list[Layer],
+        made: tuple[Tensor, Tensor | None] | None,
         form: Form,
         *parameters: Tensor | None,  # weights, then biases
     ) -> Tensor | tuple[Tensor, ...]:
-        mixed, low_bias = _mix_all(layers, form)
-        remade = remakes(len(low), layers[0].weight)
+        mixed, low_bias = _mix_all(layers, form) if made is None else made
+        remade = made is None and remakes(len(low), layers[0].weight)
         ctx.save_for_backward(
             None if remade else mixed,
             *inputs,
@@ -90,8 +91,8 @@ class _ColumnLinears(torch.autograd.Function):
         ctx.widths = [len(layer.weight) for layer in layers]
         y = functional.linear(low, mixed, low_bias)
         # Not as views: autograd would refuse nn.ReLU(inplace=True) behind the layer. Nobody else reads y.
-        made = [torch.ops.aten._unsafe_view(part, [*x.shape[:-1], part.shape[1]]) for part in y.split(ctx.widths, 1)]
-        return made[0] if len(made) == 1 else tuple(made)
+        outputs = [torch.ops.aten._unsafe_view(part, [*x.shape[:-1], part.shape[1]]) for part in y.split(ctx.widths, 1)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     @staticmethod
     @once_differentiable
@@ -108,7 +109,7 @@ class _ColumnLinears(torch.autograd.Function):
                 layers = [Layer(sources[2 * n], None, sources[2 * n + 1], columns[n]) for n in range(count)]
                 mixed, _ = _mix_all(layers, form)
             grad_x = product(rows, mixed, ctx.x_dtype).view(ctx.x_shape)
-        asked = ctx.needs_input_grad[5:]
+        asked = ctx.needs_input_grad[6:]
         grad_weights: list[Tensor | None] = [None] * count
         grad_biases: list[Tensor | None] = [None] * count
         for n, own in enumerate(rows.split(widths, 1)):
@@ -119,7 +120,7 @@ class _ColumnLinears(torch.autograd.Function):
                 grad_weights[n], grad_biases[n] = made
             if asked[count + n] and grad_biases[n] is None:
                 grad_biases[n] = own.sum(0, dtype=ctx.b_dtype)
-        return grad_x, None, None, None, None, *grad_weights, *grad_biases
+        return grad_x, None, None, None, None, None, *grad_weights, *grad_biases
 
 
 def column_linear(
@@ -132,12 +133,13 @@ def column_linear(
     grad_scale: float,
     kept_only: bool = False,
     low_x: Tensor | None = None,
+    made: tuple[Tensor, Tensor | None] | None = None,
 ) -> Tensor:
     """x @ W'.T + bias for the mask `columns`, in autocast's type where autocast is on.
 
-    `low_x` is x in that type, as rows, where it is known already.
+    `low_x` is x in that type, as rows, and `made` W' and the bias, where they are known already.
     """
-    return column_linears(x, [Layer(weight, bias, target, columns)], p, grad_scale, kept_only, low_x)[0]
+    return column_linears(x, [Layer(weight, bias, target, columns)], p, grad_scale, kept_only, low_x, made)[0]
 
 
 def column_linears(
@@ -147,11 +149,10 @@ def column_linears(
     grad_scale: float,
     kept_only: bool = False,
     low_x: Tensor | None = None,
+    made: tuple[Tensor, Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
     """`column_linear` of several layers that read the same x. Either all of them have a bias or none has."""
-    device, dtype = x.device.type, x.dtype
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
+    dtype = product_type(x)
     form = Form(p, grad_scale, kept_only, dtype)
     low = x.detach().reshape(-1, x.shape[-1]) if low_x is None else low_x
     inputs: list[Tensor | None] = []
@@ -162,8 +163,14 @@ def column_linears(
             low, taken = take(low, layer.columns.kept if trains and kept_only else None, dtype)
             inputs.append((taken if kept_only else low) if trains else None)
     parameters = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
-    made = _ColumnLinears.apply(x, low, inputs, list(layers), form, *parameters)
-    return made if len(layers) > 1 else (made,)
+    outputs = _ColumnLinears.apply(x, low, inputs, list(layers), made, form, *parameters)
+    return outputs if len(layers) > 1 else (outputs,)
+
+
+def product_type(x: Tensor) -> torch.dtype:
+    """What a linear layer multiplies in."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _mix_all(layers: Sequence[Layer], form: Form) -> tuple[Tensor, Tensor | None]:

@@ -1,6 +1,7 @@
-"""The three passes of mixout_columns.py as Triton kernels. Each is bound by the bytes that it moves.
+"""The passes of mixout_columns.py and mixout_table.py as Triton kernels. Each is bound by the bytes that it moves.
 
-    mix      reads W and U, writes W' and the bias in the type of the product: what autocast's cast does, and U's read
+    mix      reads W and U, writes W' and the bias in the type of the product: what autocast's cast does, and U's read;
+             of one layer, or of all layers of a model in one launch
     take     reads X once, writes it in the type of the product (where that is another) and its kept columns
     expand   reads the gradient of the kept columns, writes dW whole, in W's type, and db: no zeroing, no atomics
 
@@ -21,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from steadytune.kernels.mixout_masks import Columns
+from steadytune.kernels.mixout_table import TILE_COLUMNS, TILE_ROWS, MixTable
 
 TILE = 4096  # elements of a program in `mix` and `expand`
 WIDEST = 512  # columns of such a tile
@@ -28,6 +30,7 @@ TAKE_ROWS = 8  # of a program in `take`
 TAKE_COLUMNS = 256  # of X, that it casts
 TAKE_SLOTS = 128  # of the list, that it gathers
 WARPS = 4  # of every program
+_ELEMENT = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 @triton.jit
@@ -48,6 +51,32 @@ def _mix(  # type: ignore[no-untyped-def]
         if tl.program_id(1) == 0:
             b = tl.load(bias + row, mask=row < rows, other=0.0)
             tl.store(low_bias + row, b.to(low_bias.dtype.element_ty), mask=row < rows)
+
+
+@triton.jit
+def _mix_all(  # type: ignore[no-untyped-def]
+    table, owners, push, LOW: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    tile = tl.program_id(0)
+    entry = table + tl.load(owners + tile) * 8
+    rows, columns = tl.load(entry + 2), tl.load(entry + 3)
+    number, across = tile - tl.load(entry + 4), tl.load(entry + 5)
+    source, mixed = tl.load(entry).to(tl.pointer_type(tl.float32)), tl.load(entry + 1).to(tl.pointer_type(LOW))
+    target, place = tl.load(entry + 6), tl.load(entry + 7).to(tl.pointer_type(tl.int32))
+    wanted = target.to(tl.pointer_type(tl.float32))
+    if ALIGNED:  # what lets a thread load 16 bytes at once
+        columns = tl.multiple_of(columns, 16)
+        source, mixed, wanted = tl.multiple_of(source, 16), tl.multiple_of(mixed, 16), tl.multiple_of(wanted, 16)
+    row = (number // across) * ROWS + tl.arange(0, ROWS)
+    column = (number % across) * COLUMNS + tl.arange(0, COLUMNS)
+    at = row[:, None] * columns + column[None, :]
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    value = tl.load(source + at, mask=inside, other=0.0)
+    if target != 0:
+        keep = tl.load(place + column, mask=column < columns, other=-1) >= 0
+        u = tl.load(wanted + at, mask=inside, other=0.0)
+        value = tl.where(keep[None, :], value + push * (value - u), u)
+    tl.store(mixed + at, value.to(LOW), mask=inside)
 
 
 @triton.jit
@@ -134,6 +163,21 @@ def mix_triton_(
             HAS_BIAS=low_bias is not None,
             num_warps=WARPS,
             **tile,
+        )
+
+
+def mix_all_triton_(table: MixTable) -> None:
+    """`MixTable.mix_` in one launch."""
+    with torch.cuda.device_of(table.memory):
+        _mix_all[(table.tiles,)](
+            table.table,
+            table.owners,
+            table.p / (1.0 - table.p),
+            LOW=_ELEMENT[table.memory.dtype],
+            ALIGNED=table.aligned,
+            ROWS=TILE_ROWS,
+            COLUMNS=TILE_COLUMNS,
+            num_warps=WARPS,
         )
 
 

@@ -19,16 +19,18 @@ rows off, which `draw_` notices.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.handed_on import Jointly
 from steadytune.kernels.mixout_masks import Columns, draw_all_, new_table, overflows
+from steadytune.kernels.mixout_table import MixTable, can_be_made
 from steadytune.layers import find_layers
 from steadytune.methods.mixed_layers import MixedLinear, mixed_layers
+from steadytune.methods.mixing import JointlyMixed
 
 
 def column_layers(model: nn.Module) -> dict[str, MixedLinear]:
@@ -52,30 +54,29 @@ def use_kept_columns_(model: nn.Module, on: bool) -> None:
         layer.mix_kept_only = on
 
 
-def join_layers_(model: nn.Module) -> None:
-    """Let layers that read the same tensor, as query, key and value do, compute their outputs in one product.
+def groups_of(model: nn.Module, layers: Mapping[str, MixedLinear]) -> list[list[MixedLinear]]:
+    """Layers that read the same tensor, as query, key and value do, and have no weight in common with others.
 
-    A model whose parts cannot be told goes on without; nothing but time depends on it.
+    None for a model whose parts cannot be told; nothing but time depends on it.
     """
-    layers = column_layers(model)
     try:
-        groups = find_layers(model).same_input()
+        named = find_layers(model).same_input()
     except SteadytuneError:
-        return
-    for group in groups:
-        if all(name in layers for name in group):
-            jointly = Jointly(layers[name] for name in group)
-            for name in group:
-                layers[name].mix_jointly = jointly
+        return []
+    uses = Counter(id(layer.weight) for layer in layers.values())
+    found = [[layers[name] for name in names] for names in named if all(name in layers for name in names)]
+    return [group for group in found if len(group) > 1 and all(uses[id(layer.weight)] == 1 for layer in group)]
 
 
 class MaskPool:
     """Draws the masks of a model's linear layers at once. Other mixed layers go on drawing for themselves.
 
-    `states`, int64 [L, 3], holds the counters of `layers`: setting it back repeats masks.
+    `states`, int64 [L, 3], holds the counters of `layers`: setting it back repeats masks. With `low`, a type for the
+    products, the mixed weights of all layers are made in it with every draw (mixout_table.py), and so must be drawn
+    after each change of the weights; without, each layer mixes its own in its forward.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, low: torch.dtype | None = None) -> None:
         self.layers = column_layers(model)
         if not self.layers:
             raise SteadytuneError("MaskPool: the model has no linear layer with a Bernoulli mask by neuron.")
@@ -94,7 +95,36 @@ class MaskPool:
         places = self._places.split([rule.columns for rule in rules])
         kept = self._kept.split([rule.capacity for rule in rules])
         self._columns = [Columns(*each) for each in zip(places, kept, strict=True)]
-        join_layers_(model)
+        groups = groups_of(model, self.layers)
+        for group in groups:
+            jointly = JointlyMixed(group)
+            for layer in group:
+                layer.mix_jointly = jointly
+        self._mixes = None if low is None else self._weights(groups, low)
+
+    def _weights(self, groups: list[list[MixedLinear]], low: torch.dtype) -> MixTable | None:
+        """A table of all layers that can be in one; those that read the same tensor side by side."""
+        first = next(iter(self.layers.values()))
+        drawn = dict(zip(self.layers.values(), self._columns, strict=True))
+        parts = {layer: layer.layer_of(columns) for layer, columns in drawn.items()}
+        uses = Counter(id(layer.weight) for layer in parts)
+        fits = {
+            layer
+            for layer, part in parts.items()
+            if can_be_made(part) and layer.p == first.p and uses[id(layer.weight)] == 1
+        }
+        together = [group for group in groups if fits >= set(group) and len({g.bias is None for g in group}) == 1]
+        inside = {layer for group in together for layer in group}
+        together += [[layer] for layer in parts if layer in fits - inside]
+        if not together:
+            return None
+        table = MixTable([[parts[layer] for layer in group] for group in together], first.p, low)
+        for group, whole, each in zip(together, table.together, table.alone, strict=True):
+            for layer, made in zip(group, each, strict=True):
+                layer.mix_made = made
+            if group[0].mix_jointly is not None and len(group) > 1:
+                group[0].mix_jointly.made = whole
+        return table
 
     def draw_(self) -> None:
         """The masks of the next step: one for every layer, good for one forward each."""
@@ -109,6 +139,8 @@ class MaskPool:
         torch.autograd.graph.increment_version((self._places, self._kept))
         for layer, columns in zip(self.layers.values(), self._columns, strict=True):
             layer.mix_drawn = columns
+        if self._mixes is not None:
+            self._mixes.mix_()
         self.reuse_()
 
     def reuse_(self) -> None:

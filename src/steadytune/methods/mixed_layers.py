@@ -17,9 +17,10 @@ from torch.nn import functional
 
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.mixout import mixed_linear
-from steadytune.kernels.mixout_columns import Layer, column_linear, column_linears
+from steadytune.kernels.mixout_columns import Layer, column_linears, product_type
 from steadytune.kernels.mixout_masks import Columns
-from steadytune.methods.mixing import REMEMBERED_CALLS, Mix, Mixed, mix
+from steadytune.kernels.mixout_table import Made
+from steadytune.methods.mixing import REMEMBERED_CALLS, JointlyMixed, Mix, Mixed, mix
 from steadytune.rng import new_counter
 
 COLUMN_DEVICES = {"cuda"}  # where nothing may wait for the device; a CPU counts the kept columns instead
@@ -53,19 +54,21 @@ class MixedLinear(Mixed, nn.Linear):
         jointly, found = self.mix_jointly, None
         form = (self.mix.p, grad_scale, self.mix_kept_only)
         if jointly is not None and self.mix_drawn is not None:
-            found = jointly.output(self, x, lambda: self._of_all(x, jointly.layers, form))
-        columns = self.columns()  # also where the output is there: this is the layer's call
-        return column_linear(x, *self._for_columns(columns), *form, self._low_input(x)) if found is None else found
+            found = jointly.output(self, x, lambda: self._of_all(x, jointly, form))
+        own = self.layer_of(self.columns())  # also where the output is there: this is the layer's call
+        if found is None:
+            (found,) = column_linears(x, [own], *form, self._low_input(x), _ready(self.mix_made, [own], x))
+        return found
 
-    def _of_all(
-        self, x: Tensor, layers: Sequence[MixedLinear], form: tuple[float, float, bool]
-    ) -> Sequence[Tensor] | None:
+    def _of_all(self, x: Tensor, jointly: JointlyMixed, form: tuple[float, float, bool]) -> Sequence[Tensor] | None:
+        layers = jointly.layers
         if any(each.mix_drawn is None or not each._is_mixing() or not self._is_like(each) for each in layers):
             return None
-        parts = [each._for_columns(each.mix_drawn) for each in layers if each.mix_drawn is not None]
-        return column_linears(x, parts, *form, self._low_input(x))
+        parts = [each.layer_of(each.mix_drawn) for each in layers]
+        return column_linears(x, parts, *form, self._low_input(x), _ready(jointly.made, parts, x))
 
-    def _for_columns(self, columns: Columns) -> Layer:
+    def layer_of(self, columns: Columns) -> Layer:
+        """With the mask of a call."""
         return Layer(self.weight, self.bias, self.mix.target, columns)
 
     def _is_like(self, other: MixedLinear) -> bool:
@@ -78,10 +81,12 @@ class MixedLinear(Mixed, nn.Linear):
 
     def _low_input(self, x: Tensor) -> Tensor | None:
         """x in autocast's type, as rows, if the layer before has left it."""
-        device = x.device.type
-        if self.mix_inputs is None or not torch.is_autocast_enabled(device):
-            return None
-        return self.mix_inputs.get(x, torch.get_autocast_dtype(device))
+        return None if self.mix_inputs is None else self.mix_inputs.get(x, product_type(x))
+
+
+def _ready(made: Made | None, layers: Sequence[Layer], x: Tensor) -> tuple[Tensor, Tensor | None] | None:
+    """W' and biases of these layers, if they lie ready."""
+    return (made.weight, made.bias) if made is not None and made.is_of(layers, product_type(x)) else None
 
 
 class MixedConv1D(Mixed, nn.Module):

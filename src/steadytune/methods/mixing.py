@@ -22,6 +22,7 @@ from torch import Tensor
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.handed_on import Jointly, SharedCast
 from steadytune.kernels.mixout_masks import Columns, Rule, draw, draw_next_, new_rule
+from steadytune.kernels.mixout_table import Made
 from steadytune.rng import normal, random_bits
 
 REMEMBERED_CALLS = 256
@@ -70,6 +71,12 @@ class Call(NamedTuple):
     segment: weakref.ref[Any] | None  # of the checkpointed segment that it ran in, if any
 
 
+class JointlyMixed(Jointly):
+    """Mixed layers that read the same tensor."""
+
+    made: Made | None = None  # their mixed weights, one below the other
+
+
 class Mixed:
     """What every mixed layer shares. A mixin for classes that are put on an existing module."""
 
@@ -82,7 +89,8 @@ class Mixed:
     mix_drawn: Columns | None = None  # the mask that a MaskPool has drawn for this layer
     mix_uses: int = 0  # how many forwards may still use it
     mix_kept_only: bool = False  # whether masks are known to fit their capacity (`use_kept_columns_`)
-    mix_jointly: Jointly | None = None  # with the layers that read the same tensor (`join_layers_`)
+    mix_jointly: JointlyMixed | None = None  # with the layers that read the same tensor (mask_pool.py)
+    mix_made: Made | None = None  # the mixed weight, where a MaskPool has made it
     mix_inputs: SharedCast | None = None  # where the layer before may have left its output in autocast's type
 
     @property
@@ -103,7 +111,7 @@ class Mixed:
         """`.to()`, `.half()`, `.cuda()` move the target along with the weight."""
         super()._apply(fn, recurse)  # type: ignore[misc]
         self.mix.target = fn(self.mix.target)
-        self.mix_drawn = None  # a pool's masks stay where they were
+        self.mix_drawn = self.mix_made = None  # a pool's masks stay where they were
         return self
 
     def _is_mixing(self) -> bool:
@@ -173,6 +181,7 @@ class Mixed:
             "mix_drawn": None,
             "mix_jointly": None,
             "mix_inputs": None,
+            "mix_made": None,
         }
 
     def _count(self) -> int:
