@@ -110,6 +110,7 @@ class Training:
         """As the engine's (engine/chunk.py, update.py): gradients gathered at once, clipping inside the optimiser."""
         if self.pool is not None:
             self.pool.draw_()
+            self.pool.mix_()
         if self.casts is not None:
             self.casts.refresh_()
         changed = mock.patch.multiple(mixout_columns, **self.constants) if self.constants else nullcontext()

@@ -262,6 +262,7 @@ def training(settings, pooled, low=None):
         optimizer.zero_grad(set_to_none=True)
         if pool:
             pool.draw_()
+            pool.mix_()
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = functional.cross_entropy(model(tokens), labels)
         loss.backward()

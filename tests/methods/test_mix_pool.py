@@ -333,6 +333,7 @@ def test_weights_that_the_pool_mixes_give_the_same_bits(kept_only, device_path, 
         made.append([])
         for _ in range(2):
             pool.draw_()
+            pool.mix_()
             for _ in range(2):
                 with torch.autocast("cpu", dtype=torch.bfloat16):
                     made[-1].append(gradients(model))
@@ -353,10 +354,12 @@ def test_what_does_not_lie_ready_is_mixed_at_the_call(device_path, mixes):
     model, plain = mixed(), mixed()
     pool = MaskPool(model, torch.bfloat16)
     pool.draw_()
+    pool.mix_()
     gradients(model)  # float32 without autocast: another type
     assert not any(mixes)
     mixes.clear()
     pool.draw_()
+    pool.mix_()
     weight = model.bert.encoder.layer[0].attention.self.key.weight
     with torch.no_grad():
         weight.mul_(2.0)  # after the draw
@@ -376,6 +379,7 @@ def test_without_the_pools_masks_nothing_lies_ready(device_path, mixes):
     model, plain = mixed(), mixed()
     pool = MaskPool(model, torch.bfloat16)
     pool.draw_()
+    pool.mix_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         gradients(model)
         assert all(mixes)
@@ -394,9 +398,10 @@ def test_weights_mixed_again_before_the_backward_pass_are_noticed(device_path):
     model = mixed()
     pool = MaskPool(model, torch.bfloat16)
     pool.draw_()
+    pool.mix_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(input_ids=torch.ones(2, 3, dtype=torch.long), labels=torch.tensor([0, 1])).loss
-    pool._mixes.mix_()
+    pool.mix_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -405,10 +410,11 @@ def test_weights_that_got_other_memory_are_noticed(device_path):
     model = mixed()
     pool = MaskPool(model, torch.bfloat16)
     pool.draw_()
+    pool.mix_()
     weight = model.bert.encoder.layer[0].attention.self.key.weight
     weight.data = weight.data.clone()
     with pytest.raises(SteadytuneError, match="other memory"):
-        pool.draw_()
+        pool.mix_()
 
 
 def test_what_cannot_be_in_the_table_stays_out(device_path, mixes):

@@ -156,7 +156,7 @@ class Chunk:
             self._add(batch, share, moment, shape.first, shape.tokens)
 
     def _add(self, batch: dict[str, Tensor], share: float | Tensor, moment: Moment, first: bool, tokens: int) -> None:
-        self.masks.forward_()
+        self.masks.forward_(first)
         if self.casts is not None and first:  # the weights are the same for all chunks of a batch
             self.casts.refresh_()
         packed = self.packing.packs(len(batch["labels"]), tokens) if self.packing is not None else nullcontext()

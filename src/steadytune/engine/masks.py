@@ -28,7 +28,7 @@ class Masks:
     """The masks of one model; of one without mixed layers, nothing."""
 
     def __init__(self, model: nn.Module, low: torch.dtype | None = None) -> None:
-        """With `low` the pool mixes the weights of all layers, in that type, together with drawing their masks."""
+        """With `low` the weights of all layers are mixed at once before the first forward of a step, in that type."""
         self._model, self._low = model, low
         self._counters = [layer.mix_state for _, layer in mixed_layers(model)]
         self._marked: list[Tensor] = []
@@ -77,10 +77,13 @@ class Masks:
         if self._pool is not None:
             self._pool.draw_()
 
-    def forward_(self) -> None:
-        """A forward of one chunk comes: it may use the masks that are drawn."""
+    def forward_(self, first: bool = True) -> None:
+        """A forward of one chunk comes: it may use the masks that are drawn. Before the first of a step the weights have
+        changed."""
         if self._pool is not None:
             self._pool.reuse_()
+            if first:
+                self._pool.mix_()
 
     def _rewind_(self) -> None:
         if self._counters:

@@ -72,8 +72,8 @@ class MaskPool:
     """Draws the masks of a model's linear layers at once. Other mixed layers go on drawing for themselves.
 
     `states`, int64 [L, 3], holds the counters of `layers`: setting it back repeats masks. With `low`, a type for the
-    products, the mixed weights of all layers are made in it with every draw (mixout_table.py), and so must be drawn
-    after each change of the weights; without, each layer mixes its own in its forward.
+    products, `mix_` makes the mixed weights of all layers in it (mixout_table.py); without, each layer mixes its own in
+    its forward.
     """
 
     def __init__(self, model: nn.Module, low: torch.dtype | None = None) -> None:
@@ -139,9 +139,15 @@ class MaskPool:
         torch.autograd.graph.increment_version((self._places, self._kept))
         for layer, columns in zip(self.layers.values(), self._columns, strict=True):
             layer.mix_drawn = columns
+        self.reuse_()
+
+    def mix_(self) -> None:
+        """Make the weights of all layers for the masks that are drawn: one kernel, where a type for them was given.
+
+        A layer whose weight or mask has changed since then mixes for itself.
+        """
         if self._mixes is not None:
             self._mixes.mix_()
-        self.reuse_()
 
     def reuse_(self) -> None:
         """One more forward on the masks that are drawn: the next chunk of the same batch."""
