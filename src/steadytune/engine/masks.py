@@ -78,8 +78,7 @@ class Masks:
             self._pool.draw_()
 
     def forward_(self, first: bool = True) -> None:
-        """A forward of one chunk comes: it may use the masks that are drawn. Before the first of a step the weights have
-        changed."""
+        """A forward of one chunk comes: it may use the masks that are drawn. The first of a step has new weights."""
         if self._pool is not None:
             self._pool.reuse_()
             if first:
