@@ -64,7 +64,7 @@ def predict(
     split: Split,
     *,
     precision: str = "fp32",
-    search: Search = Search(),  # noqa: B008 (frozen)
+    search: Search = Search(),
     processes: Processes | None = None,
 ) -> Predictions:
     """Predictions for every row. With several processes each computes its share, and all know the result."""
