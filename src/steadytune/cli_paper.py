@@ -55,6 +55,10 @@ def run(
         list[str] | None,
         typer.Option(help="A directory for a model of the hub: roberta-large=DIR.", metavar="NAME=DIR"),
     ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this dataset, such as CoLA; give it again for more.", metavar="NAME"),
+    ] = None,
     on: Annotated[On, typer.Option(help="This machine, or a Ray cluster.")] = On.local,
     address: Annotated[
         str | None, typer.Option(help="Of the Ray cluster; without it, Ray's own default.", metavar="ADDRESS")
@@ -73,7 +77,7 @@ def run(
     from steadytune.study.command import run_study
 
     find_experiment(id)  # before anything else is asked for
-    workshop = Workshop(Path(out), scale.value, _data(data, scale), _models(model or []))
+    workshop = Workshop(Path(out), scale.value, _data(data, scale), _models(model or []), tuple(task or ()))
     console = Console(quiet=quiet)
 
     def run_file(file: Path) -> int:

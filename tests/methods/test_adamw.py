@@ -362,3 +362,33 @@ def test_sparse_and_complex_get_a_sentence():
     w.grad = torch.ones_like(w)
     with pytest.raises(SteadytuneError, match="complex"):
         AdamW([w]).step()
+
+
+# --- in one pass ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_in_one_pass_it_is_torchs_fused_step_bit_for_bit(weight_decay):
+    mine, theirs = weights(), weights()
+    ours = AdamW(mine, lr=0.01, weight_decay=weight_decay)
+    ours.in_one_pass_()
+    torchs = torch.optim.AdamW(theirs, lr=0.01, weight_decay=weight_decay, fused=True)
+    assert identical(run(ours, mine, 20), run(torchs, theirs, 20))
+
+
+@pytest.mark.parametrize("correct_bias", [True, False])
+@pytest.mark.parametrize("settings_", [{}, {"weight_decay": 0.1}, {"betas": (0.5, 0.98), "eps": 1e-3}, {"lr": 0.0}])
+def test_in_one_pass_it_takes_the_same_steps_but_for_rounding(settings_, correct_bias):
+    mine, plain = ([*weights(), *weights(torch.float64, 1), nn.Parameter(torch.randn(4, 6).t())] for _ in range(2))
+    plain[-1].data = mine[-1].data.clone(memory_format=torch.preserve_format)
+    quick, slow = (AdamW(p, **{"lr": 0.01, **settings_}, correct_bias=correct_bias) for p in (mine, plain))
+    quick.in_one_pass_()
+    for i in range(30):
+        for params, optimizer in ((mine, quick), (plain, slow)):
+            set_grads_(params, i)
+            if i < 3:
+                params[1].grad = None  # joins late: its own step count
+            optimizer.step()
+    for a, b in zip(mine, plain):
+        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert quick.state[a]["step"] == slow.state[b]["step"]

@@ -82,8 +82,7 @@ class Chunk:
     ) -> None:
         self.applied, self.recipe, self.encoded, self.scaler = applied, recipe, encoded, scaler
         self.parameters = parameters
-        low = LOW_PRECISION.get(recipe.precision)
-        self.casts = None if low is None else quicken_(applied.site.model, low)
+        self.casts = quicken_(applied.site.model, LOW_PRECISION.get(recipe.precision))
         self.model, self.lane, self.device, self.masks = applied.site.model, lane, lane.device, masks
         self.split = encoded.splits["train"]
         self.loss = torch.zeros((), device=self.device)

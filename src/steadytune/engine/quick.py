@@ -1,9 +1,15 @@
-"""Plain layers of a model, with fewer and shorter kernels while they train under autocast on a GPU.
+"""Plain layers of a model, with fewer and shorter kernels while they train.
+
+Under autocast, on a GPU:
 
 linear layers   quick_linear.py    casts of all weights in one launch, one product for query, key and value,
                                    gradients in float32 from the product itself
 layer norms     quick_norm.py      output in float32 and in the low type in one pass; the linear layer that reads it
                                    next takes the second instead of casting the first
+
+On a CPU:
+
+embeddings      quick_embedding.py the gradient of a large table keeps its memory
 """
 
 from __future__ import annotations
@@ -11,14 +17,21 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from steadytune.engine.quick_embedding import quicken_embeddings_, unquicken_embeddings_
 from steadytune.engine.quick_linear import WeightCasts, quicken_linears_, unquicken_linears_
 from steadytune.engine.quick_norm import quicken_norms_, unquicken_norms_
 from steadytune.kernels.handed_on import SharedCast
 from steadytune.methods.mask_pool import column_layers
 
 
-def quicken_(model: nn.Module, dtype: torch.dtype) -> WeightCasts | None:
-    """Make every layer quick that can gain. What comes back is to be refreshed before each step (quick_linear.py)."""
+def quicken_(model: nn.Module, dtype: torch.dtype | None) -> WeightCasts | None:
+    """Make every layer quick that can gain; `dtype` is that of autocast, None without.
+
+    What comes back is to be refreshed before each step (quick_linear.py).
+    """
+    quicken_embeddings_(model)
+    if dtype is None:
+        return None
     handed = SharedCast()  # from a norm to the linear layer behind it, plain or mixed
     if quicken_norms_(model, dtype, handed):
         for layer in column_layers(model).values():
@@ -28,6 +41,7 @@ def quicken_(model: nn.Module, dtype: torch.dtype) -> WeightCasts | None:
 
 def unquicken_(model: nn.Module) -> None:
     """Plain layers again, with the weights that they have now."""
+    unquicken_embeddings_(model)
     unquicken_linears_(model)
     unquicken_norms_(model)
     for layer in column_layers(model).values():

@@ -41,6 +41,8 @@ class Update:
             self._rates = torch.zeros(len(optimizer.param_groups), dtype=torch.float64, device=lane.device)
             for group, rate in zip(optimizer.param_groups, self._rates.unbind()):
                 group["lr"] = rate
+        if isinstance(optimizer, AdamW):
+            optimizer.in_one_pass_()
         self._ran = False
 
     def __call__(self, factor: float) -> Tensor:

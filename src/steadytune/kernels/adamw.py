@@ -3,8 +3,10 @@
     w <- w - α λ w,   m <- β1 m + (1 - β1) g,   v <- β2 v + (1 - β2) g²
     w <- w - α m̂ / (√v̂ + ε)                                  m̂, v̂ with or without bias correction: methods/adamw.py
 
-`adamw_` is plain torch: the reference, and what runs on the CPU. `FusedStep` is the kernel, with decay toward anchors
-in the same pass; it runs on CUDA devices that have Triton, for float32, bfloat16 and float16 tensors without gaps.
+`adamw_` is plain torch: the reference, and what runs on the CPU; there `one_pass` takes torch's own pass over the
+weights for all of it, an eighth of the time and other last bits, for float32 tensors without gaps. `FusedStep` is the
+kernel, with decay toward anchors in the same pass; it runs on CUDA devices that have Triton, for float32, bfloat16 and
+float16 tensors without gaps.
 """
 
 from __future__ import annotations
@@ -40,16 +42,22 @@ def adamw_(
     weight_decay: float,
     eps: float,
     correct_bias: bool,
+    one_pass: bool = False,
 ) -> None:
     """One step of the formula above for parameters w with gradients g, moments m and v, and step counts t, in place.
 
     `steps` are scalar tensors on the CPU, one per parameter, as in torch.optim.
     """
-    for chosen in _by_device_and_dtype(params):
+    whole, rest = _split_whole(params, grads, exp_avgs, exp_avg_sqs) if one_pass else ([], list(range(len(params))))
+    one = torch.tensor(1.0, device="cpu")  # wrapped once: a bare 1 would be wrapped for every parameter
+    torch._foreach_add_(steps, one, alpha=1.0)
+    lists = (params, grads, exp_avgs, exp_avg_sqs, steps)
+    if whole:
+        ws, gs, ms, vs, ts = ([of[i] for i in whole] for of in lists)
+        _one_pass_(ws, gs, ms, vs, ts, lr, beta1, beta2, weight_decay, eps, correct_bias)
+    for chosen in _by_device_and_dtype(params, rest):
         # Operations and their order are those of torch.optim's foreach form: other orders round differently.
-        ws, gs, ms, vs, ts = ([of[i] for i in chosen] for of in (params, grads, exp_avgs, exp_avg_sqs, steps))
-        one = torch.tensor(1.0, device="cpu")  # wrapped once: a bare 1 would be wrapped for every parameter
-        torch._foreach_add_(ts, one, alpha=1.0)
+        ws, gs, ms, vs, ts = ([of[i] for i in chosen] for of in lists)
         if weight_decay != 0.0:
             torch._foreach_mul_(ws, 1 - lr * weight_decay)
         torch._foreach_lerp_(ms, gs, 1 - beta1)
@@ -68,11 +76,65 @@ def adamw_(
             torch._foreach_addcdiv_(ws, ms, denominators, -lr)
 
 
-def _by_device_and_dtype(params: list[Tensor]) -> list[list[int]]:
-    """Positions of the parameters that one call can treat together."""
+def _one_pass_(
+    ws: list[Tensor],
+    gs: list[Tensor],
+    ms: list[Tensor],
+    vs: list[Tensor],
+    ts: list[Tensor],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+    eps: float,
+    correct_bias: bool,
+) -> None:
+    """The step as torch.optim's fused form takes it: with c1 = 1 - β1^t and c2 = 1 - β2^t
+
+        w <- w - α λ w,    w <- w - (α / c1) m / (√v / √c2 + ε)
+
+    Without bias correction that is the same with α r, λ / r and ε / √c2 for α, λ and ε, where r = c1 / √c2.
+    """
+    counts = [t.item() for t in ts]
+    for count in sorted(set(counts)):  # all parameters usually share one
+        same = [i for i, other in enumerate(counts) if other == count]
+        root = 1.0 if correct_bias else (1 - beta2**count) ** 0.5
+        ratio = 1.0 if correct_bias else (1 - beta1**count) / root
+        torch._fused_adamw_(
+            [ws[i] for i in same],
+            [gs[i] for i in same],
+            [ms[i] for i in same],
+            [vs[i] for i in same],
+            [],
+            [ts[i] for i in same],
+            lr=lr * ratio,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=weight_decay / ratio,
+            eps=eps / root,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def _split_whole(params: list[Tensor], *others: list[Tensor]) -> tuple[list[int], list[int]]:
+    """Positions of the parameters on a CPU that torch's fused step can take, and of the rest."""
+    can = [
+        all(each.device.type == "cpu" and each.dtype == torch.float32 and _is_whole(each) for each in tensors)
+        for tensors in zip(params, *others)
+    ]
+    return [i for i, yes in enumerate(can) if yes], [i for i, yes in enumerate(can) if not yes]
+
+
+def _is_whole(x: Tensor) -> bool:
+    return type(x) in _PLAIN and x.layout == torch.strided and x.is_contiguous()
+
+
+def _by_device_and_dtype(params: list[Tensor], chosen: list[int]) -> list[list[int]]:
+    """Positions of the chosen parameters that one call can treat together."""
     kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for i, p in enumerate(params):
-        kinds.setdefault((p.device, p.dtype), []).append(i)
+    for i in chosen:
+        kinds.setdefault((params[i].device, params[i].dtype), []).append(i)
     return list(kinds.values())
 
 

@@ -156,6 +156,10 @@ class AdamW(torch.optim.Optimizer, metaclass=_OptimizerOrMethod):
         """Whether a CUDA graph can hold the step, once learning rates are on the device and a step was taken."""
         return not self._step.why_not_capturable([p for group in self.param_groups for p in group["params"]])
 
+    def in_one_pass_(self) -> None:
+        """On a CPU, step as torch's fused AdamW does from now on: an eighth of the time, other last bits."""
+        self._step.one_pass = True
+
     def merge_(self, decay: Decay) -> None:
         """From now on `decay` is a part of each step, before the group's own weight decay."""
         self._step.merge_(decay)

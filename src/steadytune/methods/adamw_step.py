@@ -56,6 +56,7 @@ class AdamWStep:
 
     def __init__(self) -> None:
         self.decays: list[Decay] = []
+        self.one_pass = False  # on a CPU
         self._fused = FusedStep()
         self._known: Known | None = None  # of the step before, where all of it went through the kernel
 
@@ -109,7 +110,7 @@ class AdamWStep:
                 )
             for decay in merged:
                 decay.decay_(group, plain)
-            _plain_step_(optimizer, group, plain, grad_factor, zero_grads)
+            _plain_step_(optimizer, group, plain, grad_factor, zero_grads, self.one_pass)
             all_fused = all_fused and not plain
         if slots:
             tables = self._fused.step_(slots, grad_factor, zero_grads)
@@ -225,6 +226,7 @@ def _plain_step_(
     params: list[Tensor],
     grad_factor: Tensor | None,
     zero_grads: bool,
+    one_pass: bool,
 ) -> None:
     if not params:
         return
@@ -244,6 +246,7 @@ def _plain_step_(
         weight_decay=group["weight_decay"],
         eps=group["eps"],
         correct_bias=group["correct_bias"],
+        one_pass=one_pass,
     )
     if zero_grads:
         torch._foreach_zero_(grads)

@@ -27,11 +27,13 @@ class Reader:
         self.stand_ins = dict(experiment.stand_ins) if workshop.scale == "small" else {}
         parts = experiment.parts_at(workshop.scale)
         try:
-            studies = [read_part(workshop, name) for name in parts]
+            self.studies = [read_part(workshop, name) for name in parts]
         except SteadytuneError as error:
             raise SteadytuneError(f"{error} All of it: {command('run', item.id, workshop)}") from error
         tasks = experiment.tasks and [self.stand_ins.get(task, task) for task in experiment.tasks]
-        self.shown = view(studies, experiment.lines, tasks=tasks, split=item.split, name=f"{item.id}: {item.number}")
+        self.shown = view(
+            self.studies, experiment.lines, tasks=tasks, split=item.split, name=f"{item.id}: {item.number}"
+        )
         folder = workshop.folder(parts[0])
         self.numbers = experiment.numbers(folder) if experiment.numbers is not None else {}
 

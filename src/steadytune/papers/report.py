@@ -17,7 +17,7 @@ from steadytune.papers.claim_tests import judge
 from steadytune.papers.experiment import Computed, Shown
 from steadytune.papers.experiments import find_experiment
 from steadytune.papers.reader import Reader
-from steadytune.papers.run import Workshop, command, read_computed
+from steadytune.papers.run import Workshop, command, read_computed, tasks_of
 from steadytune.papers.samples import Sample
 from steadytune.papers.tables import beside, measured_item, printed_items
 from steadytune.papers.verdicts import Verdict
@@ -84,6 +84,10 @@ def make_report(id: str, workshop: Workshop, notes: Sequence[str] = ()) -> Paper
 
 def _of_studies(experiment: Shown, item: Item, workshop: Workshop) -> PaperReport:
     reader = Reader(experiment, item, workshop)
+    every = tasks_of(experiment, workshop)
+    there = tuple(task for task in every if any(task in study.tasks for study in reader.studies))
+    if len(there) < len(every):  # with --task
+        workshop = replace(workshop, tasks=there)
     claims = (*item.claims, *experiment.ours)
     full = workshop.scale == "full"
     verdicts = [judge(claim, reader.of(claim), reader.printed, full=full) for claim in claims]
@@ -96,7 +100,9 @@ def _of_studies(experiment: Shown, item: Item, workshop: Workshop) -> PaperRepor
     cells = [_cell(cell, sample, reader) for cell, sample in samples.items()]
     figures = _figures(experiment, reader.shown)
     made_with = next((dict(trial.versions) for trial in reader.shown.trials if trial.versions), {})
-    return PaperReport(item, workshop, [table], verdicts, figures, _notes(reader), cells, made_with)
+    left_out = [task for task in every if task not in there]
+    notes = _notes(reader) + ([f"Not run here: {', '.join(left_out)}."] if left_out else [])
+    return PaperReport(item, workshop, [table], verdicts, figures, notes, cells, made_with)
 
 
 def _extras(item: Item, claims: Sequence[Claim]) -> list[str]:

@@ -14,8 +14,9 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,12 @@ import yaml
 
 from steadytune.config import load_yaml
 from steadytune.errors import SteadytuneError
-from steadytune.papers.experiment import Computed, Data, Part
+from steadytune.papers.experiment import Computed, Data, Part, Shown
 from steadytune.papers.experiments import find_experiment
 from steadytune.papers.materials.smoke import write_materials
 from steadytune.papers.settings import SCALES, Scale, Setting
 from steadytune.papers.study_parts import in_order
+from steadytune.strict import nearest
 from steadytune.study.new_file import write_text
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Workshop:
     scale: Scale
     data: Path = Path("data")
     models: Mapping[str, str] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()  # run these only; empty: all of an item's
 
     def folder(self, name: str) -> Path:
         return self.out / self.scale / name
@@ -66,11 +69,12 @@ def run_experiment(
     if isinstance(experiment, Computed):
         compute(experiment, workshop, say)
         return 0
+    _check_tasks(experiment, workshop)
     earlier: dict[str, StudyResults] = {}
     code = 0
     for part in in_order(experiment, workshop.scale):
         say(f"{part.name}: {workshop.folder(part.name)}")
-        code = run_part(part, workshop.setting(part.name, earlier), run_study) or code
+        code = run_part(part, workshop.setting(part.name, earlier), run_study, workshop.tasks) or code
         if code > 1:  # stopped; failed trials are 1, and the other studies may do without them
             return code
         earlier[part.name] = read_part(workshop, part.name)
@@ -89,18 +93,52 @@ def compute(experiment: Computed, workshop: Workshop, say: Callable[[str], None]
     say(f"{path} ({time.perf_counter() - started:.1f} s)")
 
 
-def run_part(part: Part, setting: Setting, run_study: RunStudy) -> int:
+def run_part(part: Part, setting: Setting, run_study: RunStudy, tasks: Collection[str] = ()) -> int:
     """One study: what it needs is made, its file written, its trials run, its models joined."""
     _make(setting.folder)
     if part.prepare is not None:
         part.prepare(setting)
-    file = write_study(setting.folder, part.make(setting))
+    file = write_study(setting.folder, only(part.make(setting), tasks))
     code = run_inside(file) if setting.scale == "smoke" else run_study(file)
     if code == 0 and part.finish is not None:
         from steadytune.study.folder import read_results
 
         part.finish(setting, read_results(setting.folder))
     return code
+
+
+def only(study: Data, tasks: Collection[str]) -> Data:
+    """The study with these tasks alone; as it is where it has none of them, as the run on MNLI that others start from.
+
+    The same tasks of a study that was run with others are the same trials: what has been run is not run again.
+    """
+    if not set(tasks) & set(study["tasks"]):
+        return study
+
+    def kept(data: Mapping[str, Any]) -> Data:
+        return {name: each for name, each in data.items() if name in tasks}
+
+    variants = {
+        name: {**variant, "tasks": kept(variant["tasks"])} if "tasks" in variant else variant
+        for name, variant in study["variants"].items()
+    }
+    return {**study, "tasks": kept(study["tasks"]), "variants": variants}
+
+
+def tasks_of(experiment: Shown, workshop: Workshop) -> list[str]:
+    """All tasks of the studies that an item shows, whether run or not."""
+    parts = [part for part in in_order(experiment, workshop.scale) if part.name in experiment.parts_at(workshop.scale)]
+    return list(dict.fromkeys(name for part in parts for name in part.make(workshop.setting(part.name))["tasks"]))
+
+
+def _check_tasks(experiment: Shown, workshop: Workshop) -> None:
+    known = tasks_of(experiment, workshop)
+    for name in workshop.tasks:
+        if name not in known:
+            raise SteadytuneError(
+                f"{experiment.id} has no task {name!r} at the {workshop.scale} scale, only {', '.join(known)}. "
+                f"{nearest(name, known)}"
+            )
 
 
 def write_study(folder: Path, study: Data) -> Path:
@@ -159,7 +197,8 @@ def read_computed(experiment: Computed, workshop: Workshop) -> Data:
 
 
 def command(what: str, id: str, workshop: Workshop) -> str:
-    return f"steadytune paper {what} {id} --scale {workshop.scale} --out {workshop.out}"
+    tasks = "".join(f" --task {shlex.quote(name)}" for name in workshop.tasks)
+    return f"steadytune paper {what} {id} --scale {workshop.scale}{tasks} --out {workshop.out}"
 
 
 def scale_of(id: str, out: Path) -> Scale:
