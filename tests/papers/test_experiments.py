@@ -20,7 +20,7 @@ from steadytune.papers.experiments import EXPERIMENTS, find_experiment
 from steadytune.papers.places import at_scale
 from steadytune.papers.report import make_report
 from steadytune.papers.report_files import print_report, write_files
-from steadytune.papers.run import Workshop, read_part, run_experiment, run_inside, run_part, scale_of, write_study
+from steadytune.papers.run import Workshop, only, read_part, run_experiment, run_inside, run_part, scale_of, write_study
 from steadytune.papers.settings import SCALES, SMOKE_MODELS, Setting
 from steadytune.papers.studies import mixout
 from steadytune.papers.studies.few_sample_methods import INTERMEDIATE
@@ -389,6 +389,33 @@ def test_a_study_that_was_stopped_is_an_exit_code(tmp_path):
     assert str(tmp_path) not in seen[0].read_text()
 
 
+def test_some_of_the_tasks_can_be_run_first_and_the_rest_later(tmp_path):
+    chosen = Workshop(tmp_path, "smoke", tasks=("MRPC",))
+    assert run_experiment("few-sample/table-4", chosen, None) == 0
+    report = make_report("few-sample/table-4", Workshop(tmp_path, "smoke"))
+    assert {cell["column"] for cell in report.cells} == {"MRPC"}
+    assert report.notes[-1] == "Not run here: CoLA."
+    assert report.record()["command"].endswith("few-sample/table-4 --scale smoke --task MRPC")
+    before = {trial.key: trial.seconds for trial in read_part(chosen, "few-sample/table-4").trials}
+    assert run_experiment("few-sample/table-4", Workshop(tmp_path, "smoke"), None) == 0
+    after = {trial.key: trial.seconds for trial in read_part(chosen, "few-sample/table-4").trials}
+    assert len(after) == 2 * len(before)
+    assert before.items() <= after.items(), "what was run is not run again"
+    whole = make_report("few-sample/table-4", Workshop(tmp_path, "smoke"))
+    assert not any("Not run here" in note for note in whole.notes)
+    assert "--task" not in whole.record()["command"]
+
+
+def test_a_task_that_others_start_from_is_always_run():
+    made = study("few-sample/table-2", "smoke")
+    first = PARTS[INTERMEDIATE].make(Setting("smoke", Path(), Path()))
+    assert only(first, list(made.tasks)) == first
+    longer = PARTS["few-sample/longer-1k"].make(Setting("small", Path(), Path("few-sample/longer-1k")))
+    one = only(longer, ["SST (1k)"])
+    assert list(one["tasks"]) == ["SST (1k)"]
+    assert [list(each["tasks"]) for each in one["variants"].values() if "tasks" in each] == [["SST (1k)"]]
+
+
 # --- Sentences ----------------------------------------------------------------------------------------------------
 
 
@@ -396,6 +423,10 @@ def test_a_study_that_was_stopped_is_an_exit_code(tmp_path):
     ("act", "says"),
     [
         (lambda path: find_experiment("mixout/tabel-1"), "Did you mean 'mixout/table-1'"),
+        (
+            lambda path: run_experiment("few-sample/figure-2", Workshop(path, "small", path, tasks=("COLA",)), None),
+            "only RTE, MRPC, STS-B, CoLA. Did you mean 'CoLA'",
+        ),
         (lambda path: Setting("tiny", path, path), "no scale 'tiny'"),
         (lambda path: Setting("small", path, path).model("roberta-large"), "--model roberta-large=DIR"),
         (lambda path: scale_of("mixout/table-1", path), "steadytune paper run mixout/table-1"),
@@ -428,9 +459,13 @@ def test_the_list_is_for_people_and_machines():
     data = json.loads(subprocess.run([*run, code.format(True)], **options).stdout)
     assert {each["id"] for each in data} == {id for id, item in ITEMS.items() if item.paper == "rdrop"}
     assert all(each["cost"]["full"]["seconds"] > 0 for each in data)
-    text = subprocess.run([*run, code.format(False)], **options, env={**os.environ, "COLUMNS": "160"}).stdout
-    assert "rdrop/table-5" in text
-    assert "mixout" not in text
+    for width in ("80", "160"):
+        text = subprocess.run([*run, code.format(False)], **options, env={**os.environ, "COLUMNS": width}).stdout
+        assert "rdrop/table-5" in text
+        assert "mixout" not in text
+        told = " ".join(text.split())
+        assert all(each["title"].split()[0] in told for each in data)
+        assert "with two forwards but without the KL term" in told, "what an item shows, however narrow"
 
 
 def test_the_command_runs_and_reports(tmp_path):

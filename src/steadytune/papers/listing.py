@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from steadytune.errors import SteadytuneError
 from steadytune.papers.catalogue import PAPERS, find
-from steadytune.papers.cost import Cost, cost
+from steadytune.papers.cost import cost
 from steadytune.papers.experiments import EXPERIMENTS
 from steadytune.papers.settings import SCALES
 from steadytune.strict import nearest
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.segment import Segment
+    from rich.table import Table
+    from rich.text import Text
+
+_WIDE = 120  # characters: there is room for a column of what items show
 _ABOUT = (
     "Runs, and rough time on one H200, one run after another (several at a time: --per-gpu). An item's studies are "
     "shared: what another item has run is not run again. full: the paper's set-up; small: the same on a small encoder; "
@@ -51,14 +59,39 @@ def print_list(papers: Sequence[str], *, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    beside = console.width >= _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("id", no_wrap=True)
-    table.add_column("shows", overflow="fold")
+    if beside:
+        table.add_column("shows", overflow="fold")
     for scale in SCALES:
         table.add_column(scale, justify="right", no_wrap=True)
     for each in found:
-        costs = [cost(EXPERIMENTS[str(each["id"])], scale) for scale in SCALES]
-        table.add_row(Text(str(each["id"])), Text(str(each["title"])), *map(Cost.words, costs))
-    console = Console()
-    console.print(table)
+        id, title = str(each["id"]), Text(str(each["title"]))
+        table.add_row(
+            Text(id), *([title] if beside else []), *(cost(EXPERIMENTS[id], scale).words() for scale in SCALES)
+        )
+    if beside:
+        console.print(table)
+    else:
+        _print_folded(console, table, [str(each["title"]) for each in found])
     console.print(f"\n{_ABOUT}", style="dim", highlight=False)
+
+
+def _print_folded(console: Console, table: Table, titles: Sequence[str]) -> None:
+    """Where there is no room beside them, what an item shows stands below its costs."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    head, *rows = console.render_lines(table, pad=False)
+    console.print(_line(head))
+    for row, title in zip(rows, titles, strict=True):
+        console.print(_line(row))
+        console.print(Padding(Text(title, style="dim"), (0, 0, 0, 4)))
+
+
+def _line(segments: Sequence[Segment]) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(*((each.text, each.style or "") for each in segments))
