@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,9 @@ class Scale(enum.StrEnum):
     smoke = "smoke"
 
 
-Id = Annotated[str, typer.Argument(help="A table or figure, such as mixout/table-1; see `paper list`.", metavar="ID")]
+Ids = Annotated[
+    list[str], typer.Argument(help="Tables or figures, such as mixout/table-1; see `paper list`.", metavar="ID...")
+]
 Out = Annotated[str, typer.Option(help="Folder for the runs of all tables and figures.")]
 OUT = "paper-runs"
 
@@ -45,7 +48,7 @@ def list_(
 
 @paper.command(epilog="Example:  steadytune paper run mixout/table-1 --scale small --data ../shared/data")
 def run(
-    id: Id,
+    ids: Ids,
     scale: Annotated[Scale, typer.Option(help="The paper's set-up; one that fits one GPU; or a quick test.")],
     data: Annotated[
         str | None, typer.Option(help="Folder with glue/, mnist/, ...; by default $STEADYTUNE_DATA.", metavar="DIR")
@@ -69,14 +72,15 @@ def run(
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run failed trials again.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a table or figure as a study, or several. The same command again goes on where it stopped."""
+    """Run tables or figures, each as a study or several. The same command again goes on where it stopped."""
     from rich.console import Console
 
     from steadytune.papers.experiments import find_experiment
     from steadytune.papers.run import Workshop, command, run_experiment
     from steadytune.study.command import run_study
 
-    find_experiment(id)  # before anything else is asked for
+    for id in ids:
+        find_experiment(id)  # before anything else is asked for
     workshop = Workshop(Path(out), scale.value, _data(data, scale), _models(model or []), tuple(task or ()))
     console = Console(quiet=quiet)
 
@@ -97,16 +101,20 @@ def run(
     def say(line: str) -> None:
         console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
 
-    code = run_experiment(id, workshop, run_file, say)
+    code = 0
+    for id in ids:
+        code = run_experiment(id, workshop, run_file, say) or code
+        if code > 1:  # stopped; failed trials are 1, and the other items may do without them
+            raise typer.Exit(code)
     if code == 0:
         console.print()
-        say(f"The report:  {command('report', id, workshop)}")
+        say(f"The report:  {command('report', ' '.join(ids), replace(workshop, tasks=()))}")
     raise typer.Exit(code)
 
 
 @paper.command(epilog="Example:  steadytune paper report mixout/table-1 --scale small")
 def report(
-    id: Id,
+    ids: Ids,
     scale: Annotated[Scale | None, typer.Option(help="Whose runs; by default the only ones there are.")] = None,
     out: Out = OUT,
     record: Annotated[
@@ -120,29 +128,32 @@ def report(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """The table or figure with the published numbers beside the measured ones, and every claim tested."""
+    """A table or figure, or several, with the published numbers beside the measured ones, and every claim tested."""
     import json
 
     from rich.console import Console
 
-    from steadytune.papers.report import make_report
+    from steadytune.papers.report import PaperReport, make_report
     from steadytune.papers.report_files import print_report, write_files, write_pages
     from steadytune.papers.run import Workshop, scale_of
 
-    workshop = Workshop(Path(out), scale.value if scale is not None else scale_of(id, Path(out)))
-    made = make_report(id, workshop, note or ())
     console = Console(quiet=quiet or as_json)
-    print_report(made, console)
-    paths = write_files(made, workshop.folder(id) / "report")
-    if record is not None:
-        paths += write_files(made, Path(record), ("svg",))
-    if pages:
-        paths += write_pages(id, workshop)
-    console.print()
-    for path in paths:
-        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+    made: list[PaperReport] = []
+    for id in ids:
+        workshop = Workshop(Path(out), scale.value if scale is not None else scale_of(id, Path(out)))
+        made.append(make_report(id, workshop, note or ()))
+        print_report(made[-1], console)
+        paths = write_files(made[-1], workshop.folder(id) / "report")
+        if record is not None:
+            paths += write_files(made[-1], Path(record), ("svg",))
+        if pages:
+            paths += write_pages(id, workshop)
+        console.print()
+        for path in paths:
+            console.print(str(path), markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        typer.echo(json.dumps(made.record()))
+        records = [each.record() for each in made]
+        typer.echo(json.dumps(records if len(records) > 1 else records[0]))
 
 
 @paper.command(epilog="Example:  steadytune paper results docs/results")

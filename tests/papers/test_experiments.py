@@ -489,6 +489,13 @@ def test_the_command_runs_and_reports(tmp_path):
     assert json.loads(as_data.output)["verdicts"][0]["n"] == 4  # two p, two seeds
     noted = steadytune("report", "mixout/supplement-e", "--json", "--no-pages", "--note", "On a borrowed machine.")
     assert json.loads(noted.output)["notes"][-1] == "On a borrowed machine."
+    several = steadytune("run", "mixout/figure-4", "mixout/supplement-e", "--scale", "smoke")
+    assert several.exit_code == 0, several.output
+    assert "paper report mixout/figure-4 mixout/supplement-e --scale smoke" in " ".join(several.output.split())
+    both = steadytune("report", "mixout/figure-4", "mixout/supplement-e", "--json", "--no-pages")
+    assert [each["id"] for each in json.loads(both.output)] == ["mixout/figure-4", "mixout/supplement-e"]
+    unknown = steadytune("run", "mixout/figure-4", "mixout/nothing", "--scale", "smoke")
+    assert "no experiment 'mixout/nothing'" in str(unknown.exception)
     wrong = steadytune("run", "mixout/table-1", "--scale", "small", "--data", tmp_path / "nowhere")
     assert isinstance(wrong.exception, SteadytuneError)
     assert "--data DIR" in str(wrong.exception)
