@@ -468,6 +468,13 @@ def test_the_list_is_for_people_and_machines():
         assert "with two forwards but without the KL term" in told, "what an item shows, however narrow"
 
 
+def test_what_is_computed_says_where(tmp_path):
+    workshop = Workshop(tmp_path, "smoke")
+    for id in ("few-sample/figure-1", "mixout/figure-2"):
+        assert run_experiment(id, workshop, None) == 0
+        assert make_report(id, workshop).record()["made_with"]["device"] == "cpu"
+
+
 def test_the_command_runs_and_reports(tmp_path):
     from typer.testing import CliRunner
 

@@ -73,11 +73,11 @@ def make_report(id: str, workshop: Workshop, notes: Sequence[str] = ()) -> Paper
     """From what the runs have left; nothing is trained or written. `notes` are said besides the report's own."""
     experiment, item = find_experiment(id), find(id)
     if isinstance(experiment, Computed):
-        data = read_computed(experiment, workshop)
+        data, made_with = read_computed(experiment, workshop)
         found = experiment.verdicts(data)
         figures, tables = experiment.figures(data), experiment.tables(data)
         told = _COMPUTED if item.kind == "theory" else _SCALE[workshop.scale]
-        return PaperReport(item, workshop, tables, found, figures, (told, *notes), (), {})
+        return PaperReport(item, workshop, tables, found, figures, (told, *notes), (), made_with)
     made = _of_studies(experiment, item, workshop)
     return replace(made, notes=(*made.notes, *notes))
 

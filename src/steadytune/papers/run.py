@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from steadytune.study.folder import Prepared
     from steadytune.study.results import StudyResults
 
-RESULT = "result.json"
+RESULT, MADE_WITH = "result.json", "made_with"
 RunStudy = Callable[[Path], int]  # a study file -> exit code, as `steadytune study run` has it
 
 
@@ -88,9 +88,19 @@ def compute(experiment: Computed, workshop: Workshop, say: Callable[[str], None]
         return
     started = time.perf_counter()
     data = experiment.compute(workshop.setting(experiment.name))
+    data = {**data, MADE_WITH: _made_with(data)}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(data) + "\n")
     say(f"{path} ({time.perf_counter() - started:.1f} s)")
+
+
+def _made_with(data: Data) -> dict[str, str]:
+    """Theory is computed on the CPU; digits say where they were."""
+    import torch
+
+    from steadytune.engine.result import versions
+
+    return versions(torch.device("cpu")) | ({"device": data["device"]} if "device" in data else {})
 
 
 def run_part(part: Part, setting: Setting, run_study: RunStudy, tasks: Collection[str] = ()) -> int:
@@ -185,7 +195,8 @@ def read_part(workshop: Workshop, name: str) -> StudyResults:
     return read_results(workshop.folder(name))
 
 
-def read_computed(experiment: Computed, workshop: Workshop) -> Data:
+def read_computed(experiment: Computed, workshop: Workshop) -> tuple[Data, dict[str, str]]:
+    """What was computed, and with what versions."""
     path = workshop.folder(experiment.name) / RESULT
     if not path.exists():
         raise SteadytuneError(f"{path} does not exist. Run it first: {command('run', experiment.id, workshop)}")
@@ -193,7 +204,7 @@ def read_computed(experiment: Computed, workshop: Workshop) -> Data:
         found: Data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise SteadytuneError(f"{path} is damaged ({error}). Delete it, and run the experiment again.") from error
-    return found
+    return found, found.pop(MADE_WITH, {})  # results of earlier versions have none
 
 
 def command(what: str, id: str, workshop: Workshop) -> str:
