@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -108,7 +107,7 @@ def run(
             raise typer.Exit(code)
     if code == 0:
         console.print()
-        say(f"The report:  {command('report', ' '.join(ids), replace(workshop, tasks=()))}")
+        say(f"The report:  {command('report', ' '.join(ids), workshop)}")
     raise typer.Exit(code)
 
 

@@ -117,7 +117,8 @@ def _section(record: Record, folder: Path) -> list[str]:
     parts.append(_table(("claim", "verdict", "p", "n", "measured", "test", "source"), rows))
     if (folder / f"{record.stem}.svg").is_file():
         parts.append(f"![{escape(item.title)}]({folder.name}/{record.stem}.svg)")
-    again = f"{data['command']} --data DIR\n{data['command'].replace(' run ', ' report ')} --record DIR"
+    report = f"steadytune paper report {item.id} --scale {data['scale']} --record DIR"
+    again = f"{data['command']} --data DIR\n{report}"
     return [*parts, f"[The record]({folder.name}/{record.stem}.json), made again by:\n\n```\n{again}\n```"]
 
 

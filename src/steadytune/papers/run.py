@@ -208,7 +208,7 @@ def read_computed(experiment: Computed, workshop: Workshop) -> tuple[Data, dict[
 
 
 def command(what: str, id: str, workshop: Workshop) -> str:
-    tasks = "".join(f" --task {shlex.quote(name)}" for name in workshop.tasks)
+    tasks = "".join(f" --task {shlex.quote(name)}" for name in workshop.tasks if what == "run")
     return f"steadytune paper {what} {id} --scale {workshop.scale}{tasks} --out {workshop.out}"
 
 
