@@ -207,7 +207,7 @@ def test_a_partial_conjunction_is_rarely_wrong():
 def test_what_is_not_run_is_left_out_and_said():
     found = judged(claim("greater", cases=2), [UP, [None, None]])
     assert found.holds is True
-    assert "1 of 2 cases are not run at this scale" in found.measured
+    assert "1 of 2 cases are not run here" in found.measured
     nothing = judged(claim("greater"), [None, None])
     assert (nothing.holds, nothing.n) == (None, 0)
 
@@ -229,7 +229,7 @@ def test_a_trend_is_read_from_the_points_that_were_run():
     found = judged(claim("rising", 5), rising)
     assert found.holds is True
     assert found.p_value == judged(claim("rising", 3), [rising[0], rising[2], rising[4]]).p_value
-    assert "3 of 5 points are run at this scale" in found.measured
+    assert "3 of 5 points are run here" in found.measured
     assert judged(claim("rising", 5), [rising[0], None, None, None, rising[4]]).holds is None
     best = [sample(0.8), None, sample(0.6, noise=OTHER), sample(0.5)]
     assert judged(claim("best", 4), best).holds is True

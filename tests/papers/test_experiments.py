@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from steadytune.config import Document
+from steadytune.config import Document, load_yaml
 from steadytune.errors import SteadytuneError
 from steadytune.papers import published
 from steadytune.papers.catalogue import ITEMS, PAPERS
@@ -404,6 +404,18 @@ def test_some_of_the_tasks_can_be_run_first_and_the_rest_later(tmp_path):
     whole = make_report("few-sample/table-4", Workshop(tmp_path, "smoke"))
     assert not any("Not run here" in note for note in whole.notes)
     assert "--task" not in whole.record()["command"]
+
+
+def test_learning_rates_of_other_tasks_are_not_chosen(tmp_path):
+    ran = []
+
+    def stopped(file):
+        ran.append((file.parent.name, list(load_yaml(file).data["tasks"])))
+        return 130
+
+    for id, task in (("rdrop/table-2", "SST (1k)"), ("few-sample/table-2", "CoLA")):
+        run_experiment(id, Workshop(tmp_path, "small", tmp_path, tasks=(task,)), stopped)
+    assert ran == [("rates-1k", ["SST (1k)"]), ("rates", ["CoLA"])]
 
 
 def test_a_task_that_others_start_from_is_always_run():

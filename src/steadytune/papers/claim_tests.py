@@ -58,10 +58,10 @@ def judge(claim: Claim, read: Read, printed: Printed, *, full: bool) -> Verdict:
             seen.add(key)
             same = reproduces(found[0], printed(case[0], "mean"), printed(case[0], "std"))
             tested.append(Tested(cells, found, same if claim.kind == "reproduces" else judge_case(claim, found)))
-    left_out = f"{missing} of {len(claim.cases)} cases are not run at this scale" if missing else ""
+    left_out = f"{missing} of {len(claim.cases)} cases are not run here" if missing else ""
     if thinned:
         points = max(len(each.case) for each in tested)
-        left_out += ("; " if left_out else "") + f"{points} of {len(claim.cases[0])} points are run at this scale"
+        left_out += ("; " if left_out else "") + f"{points} of {len(claim.cases[0])} points are run here"
     if not tested:
         return Verdict(claim.text, None, None, 0, claim.source, left_out or "there are no runs")
     waiting = sum(sample.missing for each in tested for sample in each.samples)

@@ -32,6 +32,7 @@ class Part:
     prepare: Callable[[Setting], None] | None = None  # makes what is needed besides data: tokenizers, configurations
     finish: Callable[[Setting, StudyResults], None] | None = None  # evaluates the kept models together
     scales: tuple[Scale, ...] = SCALES  # at which it is needed
+    for_all: bool = False  # whatever task is asked for needs it; else only its own do
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,11 @@ def run_experiment(
     earlier: dict[str, StudyResults] = {}
     code = 0
     for part in in_order(experiment, workshop.scale):
+        setting = workshop.setting(part.name, earlier)
+        if workshop.tasks and not part.for_all and not set(workshop.tasks) & set(part.make(setting)["tasks"]):
+            continue  # such as the learning rates of other tasks
         say(f"{part.name}: {workshop.folder(part.name)}")
-        code = run_part(part, workshop.setting(part.name, earlier), run_study, workshop.tasks) or code
+        code = run_part(part, setting, run_study, workshop.tasks) or code
         if code > 1:  # stopped; failed trials are 1, and the other studies may do without them
             return code
         earlier[part.name] = read_part(workshop, part.name)
@@ -118,7 +121,7 @@ def run_part(part: Part, setting: Setting, run_study: RunStudy, tasks: Collectio
 
 
 def only(study: Data, tasks: Collection[str]) -> Data:
-    """The study with these tasks alone; as it is where it has none of them, as the run on MNLI that others start from.
+    """The study with these tasks alone; as it is where it has none of them, as one whose model others start from.
 
     The same tasks of a study that was run with others are the same trials: what has been run is not run again.
     """

@@ -59,7 +59,7 @@ PARTS: Mapping[str, Part] = {
         Part("few-sample/layers", few_sample_layers.layers, _RATES),
         Part("few-sample/layers-1k", few_sample_layers.layers_1k, _RATES_1K),
         *(_longer(name) for name in _LENGTHS),
-        Part(few_sample_methods.INTERMEDIATE, few_sample_methods.intermediate),
+        Part(few_sample_methods.INTERMEDIATE, few_sample_methods.intermediate, for_all=True),
         Part("few-sample/table-2", few_sample_methods.table_2, (*_RATES, few_sample_methods.INTERMEDIATE)),
         Part("few-sample/table-2-uncorrected", few_sample_methods.without_correction, _RATES),
         Part("few-sample/table-7", few_sample_inside.table_7, _RATES, scales=("full", "smoke")),
