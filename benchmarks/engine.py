@@ -1,11 +1,14 @@
 """Is our loop faster than transformers.Trainer? Seconds per step of both, on the same model, rows and precision.
 
     python benchmarks/engine.py --json
+    python benchmarks/engine.py --task CoLA --precision bf16 --json        # short rows
 
 A 6x384 BERT (the bundled MiniLM where it is installed, else random weights), RTE where its files are there (else rows
 of its lengths), batch 32, at most 128 tokens, float32 on the CPU. Trainer pads each batch to its longest row
-(DataCollatorWithPadding); the engine cuts it by length. The loops run side by side in one process and hand over after
-every step, so that each pair of times is of the same rows at the same moment. The first, a warm-up, is not counted.
+(DataCollatorWithPadding); the engine cuts it by length. "Plain" is the engine without what it does on a CPU besides:
+torch's fused AdamW, and gradients of embedding tables that keep their memory. The loops run side by side in one process
+and hand over after every step, so that each pair of times is of the same rows at the same moment. The first, a warm-up,
+is not counted.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -34,8 +39,10 @@ from transformers import (
 
 from common import finish, machine, ratio, spread
 from steadytune import AdamW, SteadytuneError, Streams
+from steadytune.engine import quick_embedding
 from steadytune.engine.batches import CHUNK_COST, Cutter, Order, round_up
 from steadytune.engine.encode import Encoded, Split, encode
+from steadytune.engine.state import Progress
 from steadytune.engine.train import train
 from steadytune.models import load_model, resolve
 from steadytune.recipe import Recipe
@@ -64,18 +71,18 @@ def model_directory(folder: Path) -> str:
     return str(folder)
 
 
-def rows_to_learn() -> tuple[str, Data]:
-    """RTE's training rows, or rows of its lengths; no validation, so that nothing is scored in between."""
+def rows_to_learn(task: str = "RTE") -> tuple[str, Data]:
+    """A task's training rows, or rows of RTE's lengths; no validation, so that nothing is scored in between."""
     place = Path(os.environ.get("STEADYTUNE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-    if (place / "glue" / "RTE" / "train.tsv").is_file():
-        data = glue.load(place / "glue", "RTE")
-        return "RTE", Data(data.task, data.train)
+    if (place / "glue" / task / "train.tsv").is_file():
+        data = glue.load(place / "glue", task)
+        return task, Data(data.task, data.train)
     draw = np.random.default_rng(0)
     lengths = np.interp(draw.random(2490), np.linspace(0, 1, len(RTE_LENGTHS)), RTE_LENGTHS).astype(int)
     texts = [(" ".join(map(str, draw.integers(0, 1000, length))),) for length in lengths]
-    task = Task("rte-like", "classification", "accuracy", ("a", "b"), ("text",))
+    like = Task("rte-like", "classification", "accuracy", ("a", "b"), ("text",))
     source = Source("made up", np.arange(1, len(texts) + 1))
-    return "made-up rows of RTE's lengths", Data(task, Rows(source, texts, labels=draw.integers(0, 2, len(texts))))
+    return "made-up rows of RTE's lengths", Data(like, Rows(source, texts, labels=draw.integers(0, 2, len(texts))))
 
 
 class Turns:
@@ -114,9 +121,20 @@ class Turns:
         self.batons[following].release()
 
 
-def engine(recipe: Recipe, encoded: Encoded, bucket: bool) -> Callable[[Callable[[], None]], None]:
+def engine(
+    recipe: Recipe, encoded: Encoded, *, bucket: bool = True, plain: bool = False
+) -> Callable[[Callable[[], None]], None]:
     def run(step_done: Callable[[], None]) -> None:
-        train(recipe, encoded, STREAMS, device="cpu", progress=lambda _: step_done(), bucket=bucket)
+        with ExitStack() as patches:  # of what is decided while the run is built; undone before others have their turn
+            if plain:
+                patches.enter_context(mock.patch.object(quick_embedding, "LEAST", 10**12))
+                patches.enter_context(mock.patch.object(AdamW, "in_one_pass_"))
+
+            def heard(_: Progress) -> None:
+                patches.close()
+                step_done()
+
+            train(recipe, encoded, STREAMS, device="cpu", progress=heard, bucket=bucket)
 
     return run
 
@@ -184,6 +202,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--steps", type=int, default=16, help="timed steps of each loop")
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--task", default="RTE", help="whose rows: RTE, CoLA, ...")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
     options = parser.parse_args()
     print(machine())
     with tempfile.TemporaryDirectory() as folder:
@@ -193,11 +213,13 @@ def main() -> None:
             steps=options.steps + 2,  # the first warms up, the last has the end of the run in it
             batch_size=options.batch_size,
             evaluations=1,
+            precision=options.precision,
         )
-        name, data = rows_to_learn()
+        name, data = rows_to_learn(options.task)
         encoded = encode(data, recipe)
         loops = {
-            "engine": engine(recipe, encoded, bucket=True),
+            "engine": engine(recipe, encoded),
+            "engine, plain": engine(recipe, encoded, plain=True),
             "engine, not cut": engine(recipe, encoded, bucket=False),
             "trainer": trainer(recipe, encoded, folder),
         }
@@ -211,11 +233,13 @@ def main() -> None:
     print(f"padding to the longest row of a batch makes {whole / cut:.2f} times the tokens of the chunks")
     result = {
         "engine_over_trainer": ratio(seconds, "trainer", "engine"),
+        "engine_over_plain": ratio(seconds, "engine, plain", "engine"),
         "uncut_over_trainer": ratio(seconds, "trainer", "engine, not cut"),
         "engine_steps_per_second": options.steps / sum(seconds["engine"]),
         "trainer_steps_per_second": options.steps / sum(seconds["trainer"]),
         "tokens_uncut_over_cut": whole / cut,
         "data": name,
+        "precision": options.precision,
         "machine": machine(),
     }
     finish(result, options.json)
