@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from steadytune.papers.case_tests import Outcome
+from steadytune.papers.case_tests import Outcome, judge_case
 from steadytune.papers.catalogue import Cell, Claim
 from steadytune.papers.claim_tests import _combined, judge
 from steadytune.papers.samples import Place, Sample
@@ -39,7 +39,7 @@ def judged(made, samples, *, full=False, printed=lambda cell, statistic: None):
 
 # --- One case -----------------------------------------------------------------------------------------------------
 
-OTHER = RNG.normal(0, 0.01, 20)
+OTHER, THIRD = RNG.normal(0, 0.01, (2, 20))
 YES_AND_NO = {
     "greater": ([sample(0.8), sample(0.7, noise=OTHER)], [sample(0.7), sample(0.7, noise=OTHER)], {}),
     "less": ([sample(0.7), sample(0.8, noise=OTHER)], [sample(0.7), sample(0.7, noise=OTHER)], {}),
@@ -51,7 +51,11 @@ YES_AND_NO = {
     ),
     "rising": ([sample(x, noise=OTHER * x) for x in (0.5, 0.6, 0.8)], [sample(x, spread=x) for x in (0.8, 0.5)], {}),
     "falling": ([sample(x, spread=x) for x in (0.8, 0.6, 0.5)], [sample(x, spread=x) for x in (0.5, 0.8)], {}),
-    "best": ([sample(0.8), sample(0.7), sample(0.6)], [sample(0.6), sample(0.8), sample(0.7)], {}),
+    "best": (
+        [sample(0.8), sample(0.7, noise=OTHER), sample(0.6, noise=THIRD)],
+        [sample(0.6), sample(0.8, noise=OTHER), sample(0.7, noise=THIRD)],
+        {},
+    ),
     "peak": (
         [sample(0.6), sample(0.8, noise=OTHER), sample(0.7)],
         [sample(0.6), sample(0.7, noise=OTHER), sample(0.8)],
@@ -208,6 +212,8 @@ def test_what_is_not_run_is_left_out_and_said():
     found = judged(claim("greater", cases=2), [UP, [None, None]])
     assert found.holds is True
     assert "1 of 2 cases are not run here" in found.measured
+    assert found.word == "holds as far as run"
+    assert judged(claim("greater"), UP).word == "holds"
     nothing = judged(claim("greater"), [None, None])
     assert (nothing.holds, nothing.n) == (None, 0)
 
@@ -231,7 +237,24 @@ def test_a_trend_is_read_from_the_points_that_were_run():
     assert found.p_value == judged(claim("rising", 3), [rising[0], rising[2], rising[4]]).p_value
     assert "3 of 5 points are run here" in found.measured
     assert judged(claim("rising", 5), [rising[0], None, None, None, rising[4]]).holds is None
-    best = [sample(0.8), None, sample(0.6, noise=OTHER), sample(0.5)]
+    best = [sample(0.8), None, sample(0.6, noise=OTHER), sample(0.5, noise=THIRD)]
     assert judged(claim("best", 4), best).holds is True
     assert judged(claim("best", 4), [None, *best[:1], *best[2:]]).holds is None  # the one that is meant is not there
     assert judged(claim("narrower", 4), [sample(0.7), None, sample(0.8), sample(0.7)]).holds is None
+
+
+@pytest.mark.parametrize("kind", ["best", "peak"])
+def test_of_equal_cells_none_is_shown_to_be_the_best(kind):
+    """Nothing that is chosen by looking, and no missing evidence, may count as evidence."""
+    random = np.random.default_rng(0)
+    shown = 0
+    for _ in range(400):
+        cells = [sample(0.5, noise=random.normal(size=len(NOISE)) * 0.01) for _ in range(5)]
+        shown += judged(claim(kind, 5), cells).holds is True
+    assert shown / 400 < 0.06
+
+
+def test_another_that_is_better_is_shown():
+    cells = [sample(0.6), sample(0.8, noise=OTHER), sample(0.5, noise=THIRD)]
+    first = judge_case(claim("best", 3), cells)
+    assert (first.holds, first.toward, first.reversed) == (False, False, True)

@@ -70,7 +70,7 @@ def judge(claim: Claim, read: Read, printed: Printed, *, full: bool) -> Verdict:
         return Verdict(claim.text, None, None, n, claim.source, "some runs have not ended yet", left_out)
     holds, p = _combined(claim, [each.outcome for each in tested])
     told = "; ".join(filter(None, [_counted(tested), _numbers(claim, tested), left_out]))
-    return Verdict(claim.text, holds, p, n, claim.source, _how(claim, tested), told)
+    return Verdict(claim.text, holds, p, n, claim.source, _how(claim, tested), told, in_part=missing > 0)
 
 
 def _run_here(claim: Claim, case: Case, read: Read) -> tuple[Case, tuple[Sample, ...]]:

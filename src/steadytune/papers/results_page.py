@@ -34,7 +34,8 @@ is made by the command beside it ([how the papers are run](papers.md)); every se
 stand in rows of their own, with their source, and none of them was measured here.
 
 A claim *holds* where its test has p < 0.05, and *does not hold at this scale* where it has not: that is not yet the
-opposite, which `measured` names where it is shown. *Cannot be said*: too few runs, or none that could decide it."""
+opposite, which `measured` names where it is shown. *Holds as far as run*: it does on the datasets and settings that
+were run, and `measured` says how many were not. *Cannot be said*: too few runs, or none that could decide it."""
 _ORDER = {True: "hold", False: "do not hold", None: "cannot be said"}
 
 
@@ -84,8 +85,11 @@ def results_page(folder: Path) -> str:
 
 
 def _counts(records: Sequence[Record]) -> str:
-    holds = [verdict.holds for record in records for verdict in record.verdicts]
+    verdicts = [verdict for record in records for verdict in record.verdicts]
+    holds = [verdict.holds for verdict in verdicts]
     told = ", ".join(f"{holds.count(which)} {words}" for which, words in _ORDER.items())
+    partly = sum(verdict.holds is True and verdict.in_part for verdict in verdicts)
+    told = told.replace(" hold,", f" hold ({partly} of them as far as run),", 1) if partly else told
     items = f"{len(records)} of {len(EXPERIMENTS)} tables, figures and theorems"
     return f"Here are {items}, with {len(holds)} claims: {told}."
 

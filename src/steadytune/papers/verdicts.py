@@ -15,6 +15,7 @@ from steadytune.stats import TestResult
 
 ALPHA = 0.05
 WORDS = {True: "holds", False: "does not hold at this scale", None: "cannot be said"}
+IN_PART = "holds as far as run"  # a claim about several cases, of which some were not run
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,11 @@ class Verdict:
     source: str  # the place in the paper, or the item of the acceptance list
     how: str = ""  # test, tail, pairing; or what was compared
     measured: str = ""  # the numbers, in words
+    in_part: bool = False  # whether some of the cases that it speaks of were not run
 
     @property
     def word(self) -> str:
-        return WORDS[self.holds]
+        return IN_PART if self.holds and self.in_part else WORDS[self.holds]
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)

@@ -76,7 +76,7 @@ KINDS: dict[str, Meaning] = {
     ),
     "rising": Meaning(None, "rises along the cells", "slope over the cells, one per seed, against 0, one tail"),
     "falling": Meaning(None, "falls along the cells", "slope over the cells, one per seed, against 0, one tail"),
-    "best": Meaning(None, "the first has the greatest mean of the case", "equivalent_to_best holds the first"),
+    "best": Meaning(None, "the first has the greatest mean of the case", f"the first above each other: {_T}"),
     "peak": Meaning(None, "the greatest mean is not at the last cell", f"the best cell above the last: {_T}"),
     "flatter": Meaning(
         None,
