@@ -256,5 +256,6 @@ def test_of_equal_cells_none_is_shown_to_be_the_best(kind):
 
 def test_another_that_is_better_is_shown():
     cells = [sample(0.6), sample(0.8, noise=OTHER), sample(0.5, noise=THIRD)]
+    assert "the opposite is shown" in judged(claim("best", 3), cells).measured
     first = judge_case(claim("best", 3), cells)
     assert (first.holds, first.toward, first.reversed) == (False, False, True)

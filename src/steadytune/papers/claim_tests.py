@@ -123,7 +123,8 @@ def _how(claim: Claim, tested: Sequence[Tested]) -> str:
 def _counted(tested: Sequence[Tested]) -> str:
     """How many cases lie as claimed, and how many are shown to; also the other way round."""
     if len(tested) == 1:
-        return tested[0].outcome.words
+        only = tested[0].outcome
+        return only.words + ("; the opposite is shown" if only.reversed else "")
     outcomes = [each.outcome for each in tested]
     toward = sum(each.toward is True for each in outcomes)
     shown = sum(each.holds is True for each in outcomes)
