@@ -2,12 +2,14 @@
 
     hours = trials x steps x seconds of a step,  one trial after another
 
-Seconds of a step are those of this library's plain loop (docs/performance.md), by model; two passes count twice, and a
-fifth is added for evaluations. Good to a factor of two or three; `steadytune study plan` goes by the machine at hand.
+Seconds of a step are those that docs/performance.md has measured of this engine, by model, and guessed for models that
+it has not; two passes count twice, and a fifth is added for evaluations. Good to a factor of two or three; `steadytune
+study plan` goes by the machine at hand.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
     from steadytune.recipe import Recipe
     from steadytune.study.file import Study
 
-_STEP = {BERT_LARGE: 0.06, BERT_BASE: 0.025, "builtin:minilm": 0.012, GPT2: 0.4, VIT_BASE: 0.5}  # seconds
-_LARGE_STEP, _OWN_STEP = 0.08, {"full": 0.05, "small": 0.02, "smoke": 0.02}  # other hub models; made from scratch
-_TRIAL = 0.3  # seconds that a trial takes besides
+_STEP = {BERT_LARGE: 0.033, BERT_BASE: 0.0075, "builtin:minilm": 0.0025, GPT2: 0.4, VIT_BASE: 0.5}  # seconds
+_LARGE_STEP, _OWN_STEP = 0.05, {"full": 0.05, "small": 0.01, "smoke": 0.02}  # other hub models; made from scratch
+_TRIAL: Mapping[Scale, float] = {"full": 5.0, "small": 0.8, "smoke": 0.3}  # seconds that a trial takes besides
 _EVALUATIONS = 1.2
 _ROWS = {"CIFAR-100": 50_000, "ImageNet": 1_281_167, "CIFAR-10 subset": 5000}
 _TWICE = ("rdrop", "nll_only", "fraternal_dropout", "doubled_batch")
@@ -90,8 +92,8 @@ def _seconds(recipe: Recipe, task: str, scale: Scale, limit: int | None) -> floa
         if data["method"] == "longer":
             steps = data["steps"] or ceil((data["times"] or 1.0) * steps)
     if scale == "smoke":
-        return _TRIAL + steps * _OWN_STEP["smoke"]
+        return _TRIAL[scale] + steps * _OWN_STEP["smoke"]
     own = recipe.from_config and recipe.model != GPT2
     step = _OWN_STEP[scale] if own else _STEP.get(recipe.model, _LARGE_STEP)
     twice = 2 if any(method.name in _TWICE for method in recipe.methods) else 1
-    return _TRIAL + _EVALUATIONS * steps * step * twice
+    return _TRIAL[scale] + _EVALUATIONS * steps * step * twice

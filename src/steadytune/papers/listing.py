@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 _WIDE = 120  # characters: there is room for a column of what items show
 _ABOUT = (
-    "Runs, and rough time on one H200, one run after another (several at a time: --per-gpu). An item's studies are "
-    "shared: what another item has run is not run again. full: the paper's set-up; small: the same on a small encoder; "
+    "Runs, and rough time on one H200, one run after another: several at a time (--per-gpu) take a fourth of it, two "
+    "CPU cores ten to fifty times as long (--task runs some of the datasets). An item's studies are shared: what "
+    "another item has run is not run again. full: the paper's set-up; small: the same on a small encoder; "
     "smoke: a test."
 )
 
