@@ -182,6 +182,7 @@ def test_how_many_cases_must_hold():
     assert scoped("most", UP, FLAT, FLAT).holds is False
     assert scoped("not every", UP, DOWN).holds is True
     assert scoped("not every", UP, UP).holds is False
+    assert scoped("not every", UP, FLAT).holds is None, "not shown to hold is not shown to be otherwise"
     found = scoped("every", UP, DOWN)
     assert "1 of 2 cases lie as claimed, 1 are shown to; in 1 the opposite is shown" in found.measured
 

@@ -5,7 +5,8 @@ A claim about several cases:
     every        holds if all do; p is the largest of the cases' (intersection-union)
     most         holds if more than half do: with k of m cases needed, p = (m - k + 1) p_(k), the k-th smallest p of the
                  cases (partial conjunction, Benjamini & Heller 2008)
-    not every    holds if the numbers of some case lie the other way; does not if every case is shown to hold
+    not every    holds if the opposite is shown in some case: with m cases, p = m times the smallest p of the opposites
+                 (Bonferroni); does not if every case is shown to hold; else it cannot be said
 
 What a scale does not run is left out, and said; a trend, a peak or a best of many is read from the points that were
 run, if these are at least FEWEST_POINTS. Nothing is said from fewer than 3 runs, nor while runs are missing. A
@@ -28,7 +29,7 @@ _OF_POINTS = ("rising", "falling", "peak", "best")
 _RULES = {
     "every": "all must hold: largest p",
     "most": "more than half must hold: partial conjunction",
-    "not every": "not all may hold: largest p",
+    "not every": "the opposite in one of them: smallest p, times their number",
 }
 
 
@@ -86,9 +87,8 @@ def _combined(claim: Claim, found: Sequence[Outcome]) -> tuple[bool | None, floa
     ps = [each.p for each in found if each.p is not None]
     largest = max(ps) if len(ps) == len(found) else None
     if claim.scope == "not every":
-        if any(each.toward is False for each in found):
-            return True, largest
-        return (False if all(each.holds for each in found) else None), largest
+        against = min(1.0, len(found) * min((1.0 - p for p in ps), default=1.0))
+        return (True if against < ALPHA else False if all(each.holds for each in found) else None), against
     if claim.scope == "most":
         return _most(found)
     if all(each.holds is True for each in found):

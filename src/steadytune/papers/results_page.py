@@ -33,9 +33,10 @@ What this project measured of the claims of three papers, claim by claim, also w
 is made by the command beside it ([how the papers are run](papers.md)); every seed is in the record. Published numbers
 stand in rows of their own, with their source, and none of them was measured here.
 
-A claim *holds* where its test has p < 0.05, and *does not hold at this scale* where it has not: that is not yet the
-opposite, which `measured` names where it is shown. *Holds as far as run*: it does on the datasets and settings that
-were run, and `measured` says how many were not. *Cannot be said*: too few runs, or none that could decide it."""
+A claim *holds* where its test has p < 0.05 (a dash: numbers were compared, not tested), and *does not hold at this
+scale* where it has not: that is not yet the opposite, which `measured` names where it is shown. *Holds as far as run*:
+it does on the datasets and settings that were run, and `measured` says how many were not. *Cannot be said*: too few
+runs, or none that could decide it."""
 _ORDER = {True: "hold", False: "do not hold", None: "cannot be said"}
 
 
