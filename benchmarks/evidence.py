@@ -23,7 +23,8 @@ from steadytune.papers.report_files import write_files
 from steadytune.papers.run import Workshop
 from steadytune.papers.study_parts import in_order
 
-# The papers' main claims, then sensitivity, then controls; items that show the runs of another cost nothing more.
+# The papers' main claims, then sensitivity, then controls; after these come all others. Items that show the runs of
+# another cost nothing more.
 ORDER = (
     "few-sample/figure-2",
     "mixout/table-1",
@@ -81,7 +82,9 @@ def _parts(id: str, workshop: Workshop) -> list[Part]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ids", nargs="*", default=list(ORDER), help="these only, in this order")
+    parser.add_argument(
+        "ids", nargs="*", default=[*ORDER, *(id for id in EXPERIMENTS if id not in ORDER)], help="only these"
+    )
     parser.add_argument("--scale", default="small", choices=("full", "small", "smoke"))
     parser.add_argument("--data", help="the folder with glue/, multi30k/, ...")
     parser.add_argument("--out", default="paper-runs")

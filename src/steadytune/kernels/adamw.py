@@ -4,7 +4,7 @@
     w <- w - α m̂ / (√v̂ + ε)                                  m̂, v̂ with or without bias correction: methods/adamw.py
 
 `adamw_` is plain torch: the reference, and what runs on the CPU; there `one_pass` takes torch's own pass over the
-weights for all of it, an eighth of the time and other last bits, for float32 tensors without gaps. `FusedStep` is the
+weights for all of it, a sixth of the time and other last bits, for float32 tensors without gaps. `FusedStep` is the
 kernel, with decay toward anchors in the same pass; it runs on CUDA devices that have Triton, for float32, bfloat16 and
 float16 tensors without gaps.
 """
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.adamw_tables import Kind, Row, Slot, Tables
+from steadytune.kernels.adamw_tables import Kind, Row, Settings, Slot, Tables
 
 DEVICES = ("cuda",)  # where the kernel runs; tests add the CPU, where Triton's interpreter stands in for a device
 
@@ -54,7 +54,7 @@ def adamw_(
     lists = (params, grads, exp_avgs, exp_avg_sqs, steps)
     if whole:
         ws, gs, ms, vs, ts = ([of[i] for i in whole] for of in lists)
-        _one_pass_(ws, gs, ms, vs, ts, lr, beta1, beta2, weight_decay, eps, correct_bias)
+        _one_pass_(ws, gs, ms, vs, ts, lr, Settings(beta1, beta2, eps, correct_bias, weight_decay, 0.0, 0.0))
     for chosen in _by_device_and_dtype(params, rest):
         # Operations and their order are those of torch.optim's foreach form: other orders round differently.
         ws, gs, ms, vs, ts = ([of[i] for i in chosen] for of in lists)
@@ -83,11 +83,7 @@ def _one_pass_(
     vs: list[Tensor],
     ts: list[Tensor],
     lr: float,
-    beta1: float,
-    beta2: float,
-    weight_decay: float,
-    eps: float,
-    correct_bias: bool,
+    settings: Settings,
 ) -> None:
     """The step as torch.optim's fused form takes it: with c1 = 1 - β1^t and c2 = 1 - β2^t
 
@@ -95,6 +91,7 @@ def _one_pass_(
 
     Without bias correction that is the same with α r, λ / r and ε / √c2 for α, λ and ε, where r = c1 / √c2.
     """
+    beta1, beta2, eps, correct_bias, weight_decay, *_ = settings
     counts = [t.item() for t in ts]
     for count in sorted(set(counts)):  # all parameters usually share one
         same = [i for i, other in enumerate(counts) if other == count]
