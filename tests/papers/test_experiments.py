@@ -406,6 +406,15 @@ def test_some_of_the_tasks_can_be_run_first_and_the_rest_later(tmp_path):
     assert "--task" not in whole.record()["command"]
 
 
+def test_a_study_without_the_chosen_task_is_neither_run_nor_missed(tmp_path):
+    task = next(iter(study("rdrop/images", "smoke").tasks))
+    assert run_experiment("rdrop/table-4", Workshop(tmp_path, "smoke", tasks=(task,)), None) == 0
+    assert not (tmp_path / "smoke/rdrop/translation").exists()
+    report = make_report("rdrop/table-4", Workshop(tmp_path, "smoke"))
+    assert {cell["task"] for cell in report.cells} == {task}
+    assert report.notes[-1].startswith("Not run here:")
+
+
 def test_learning_rates_of_other_tasks_are_not_chosen(tmp_path):
     ran = []
 

@@ -13,7 +13,7 @@ from steadytune.papers.catalogue import Cell, Claim, Item
 from steadytune.papers.catalogue.few_sample_terms import STANDARD
 from steadytune.papers.experiment import Shown
 from steadytune.papers.places import at_scale, by_block, plain
-from steadytune.papers.run import Workshop, command, read_part
+from steadytune.papers.run import Workshop, asked_for, command, read_part
 from steadytune.papers.samples import Place, Read, Sample, read
 from steadytune.papers.tables import printed_items
 from steadytune.papers.views import view
@@ -25,7 +25,7 @@ class Reader:
     def __init__(self, experiment: Shown, item: Item, workshop: Workshop) -> None:
         self.experiment, self.item, self.workshop = experiment, item, workshop
         self.stand_ins = dict(experiment.stand_ins) if workshop.scale == "small" else {}
-        parts = experiment.parts_at(workshop.scale)
+        parts = asked_for(experiment, workshop)
         try:
             self.studies = [read_part(workshop, name) for name in parts]
         except SteadytuneError as error:

@@ -29,7 +29,7 @@ from steadytune.papers.experiment import Computed, Data, Part, Shown
 from steadytune.papers.experiments import find_experiment
 from steadytune.papers.materials.smoke import write_materials
 from steadytune.papers.settings import SCALES, Scale, Setting
-from steadytune.papers.study_parts import in_order
+from steadytune.papers.study_parts import PARTS, in_order
 from steadytune.strict import nearest
 from steadytune.study.new_file import write_text
 
@@ -142,6 +142,15 @@ def tasks_of(experiment: Shown, workshop: Workshop) -> list[str]:
     """All tasks of the studies that an item shows, whether run or not."""
     parts = [part for part in in_order(experiment, workshop.scale) if part.name in experiment.parts_at(workshop.scale)]
     return list(dict.fromkeys(name for part in parts for name in part.make(workshop.setting(part.name))["tasks"]))
+
+
+def asked_for(experiment: Shown, workshop: Workshop) -> list[str]:
+    """The studies that an item shows, without those that `--task` has left out: not there, nor any task of theirs."""
+    names = experiment.parts_at(workshop.scale)
+    there = [name for name in names if workshop.folder(name).is_dir()]
+    ran = {task for name in there for task in read_part(workshop, name).tasks}
+    tasks = {name: set(PARTS[name].make(workshop.setting(name))["tasks"]) for name in names}
+    return [name for name in names if not ran or name in there or ran & tasks[name]]
 
 
 def _check_tasks(experiment: Shown, workshop: Workshop) -> None:
