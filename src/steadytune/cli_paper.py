@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from steadytune.cli_study import AsJson, On, PerGpu, Quiet, Workers
+from steadytune.cli_study import AsJson, Known, On, PerGpu, Quiet, Workers
 
 paper = typer.Typer(
     help="The papers' tables and figures: run each as a study, and see what came out beside what was published.",
@@ -69,6 +70,7 @@ def run(
     per_gpu: PerGpu = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per trial; changes the last bits.")] = 1,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run failed trials again.")] = False,
+    known: Known = None,
     quiet: Quiet = False,
 ) -> None:
     """Run tables or figures, each as a study or several. The same command again goes on where it stopped."""
@@ -80,10 +82,12 @@ def run(
 
     for id in ids:
         find_experiment(id)  # before anything else is asked for
-    workshop = Workshop(Path(out), scale.value, _data(data, scale), _models(model or []), tuple(task or ()))
+    workshop = Workshop(
+        Path(out), scale.value, _data(data, scale), _models(model or []), tuple(task or ()), tuple(known or ())
+    )
     console = Console(quiet=quiet)
 
-    def run_file(file: Path) -> int:
+    def run_file(file: Path, known: Sequence[str]) -> int:
         return run_study(
             str(file),
             out=str(file.parent),
@@ -95,6 +99,7 @@ def run(
             retry_failed=retry_failed,
             as_json=False,
             quiet=quiet,
+            known=known,
         )
 
     def say(line: str) -> None:
@@ -153,6 +158,21 @@ def report(
     if as_json:
         records = [each.record() for each in made]
         typer.echo(json.dumps(records if len(records) > 1 else records[0]))
+
+
+@paper.command(epilog="Example:  steadytune paper keep docs/results/runs --scale small")
+def keep(
+    folder: Annotated[str, typer.Argument(help="Of kept runs; what is there already stays.", metavar="DIR")],
+    scale: Annotated[Scale, typer.Option(help="Whose runs.")],
+    out: Out = OUT,
+    quiet: Quiet = False,
+) -> None:
+    """Keep all runs of a scale in small files, one a study; `paper run --known DIR` takes them over elsewhere."""
+    from steadytune.papers.run import Workshop, keep_runs
+
+    for path, count in keep_runs(Workshop(Path(out), scale.value), Path(folder)).items():
+        if not quiet:
+            typer.echo(f"{path}: {count} runs")
 
 
 @paper.command(epilog="Example:  steadytune paper results docs/results")

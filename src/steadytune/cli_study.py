@@ -31,6 +31,14 @@ PerGpu = Annotated[
     str | None,
     typer.Option(help="Trials at a time on each GPU: a number, or auto for what it has room for.", metavar="K"),
 ]
+Known = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Where runs are known already, which are not run again: a study's folder, a file of `study keep`, or a "
+        "folder of such files. Give it again for more.",
+        metavar="PATH",
+    ),
+]
 
 
 @study.command(epilog="Example:  steadytune study plan table1.yaml --price 2.50")
@@ -59,6 +67,7 @@ def run(
     per_gpu: PerGpu = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per trial; changes the last bits.")] = 1,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run failed trials again.")] = False,
+    known: Known = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -77,6 +86,7 @@ def run(
             retry_failed=retry_failed,
             as_json=as_json,
             quiet=quiet,
+            known=known or (),
         )
     )
 
@@ -125,6 +135,17 @@ def export(
     from steadytune.study.command import run_export
 
     raise typer.Exit(run_export(place, target))
+
+
+@study.command(epilog="Example:  steadytune study keep table1-study table1.runs.gz")
+def keep(
+    place: Place,
+    target: Annotated[str, typer.Argument(help="A .runs.gz file; what it has already stays.", metavar="OUT")],
+) -> None:
+    """Keep the ended trials in a small file; `study run --known` takes them over, also on another machine."""
+    from steadytune.study.command import run_keep
+
+    raise typer.Exit(run_keep(place, target))
 
 
 def compare(

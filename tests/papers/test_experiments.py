@@ -379,7 +379,7 @@ def test_a_study_that_was_stopped_is_an_exit_code(tmp_path):
     workshop = Workshop(tmp_path, "small", data=tmp_path)
     seen = []
 
-    def stopped(file):
+    def stopped(file, known):
         seen.append(file)
         return 130
 
@@ -418,7 +418,7 @@ def test_a_study_without_the_chosen_task_is_neither_run_nor_missed(tmp_path):
 def test_learning_rates_of_other_tasks_are_not_chosen(tmp_path):
     ran = []
 
-    def stopped(file):
+    def stopped(file, known):
         ran.append((file.parent.name, list(load_yaml(file).data["tasks"])))
         return 130
 

@@ -7,23 +7,14 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 from safetensors.torch import load_file
 
 from steadytune.study.folder import prepare, read_results
 from steadytune.study.ledger import Ledger
 from steadytune.study.local import run_local
 from steadytune.study.status import read_status
+from tiny_study import PLAIN, SETTINGS, write
 from tiny_text import reviews, save_encoder, write_csv
-
-SETTINGS = {"preset": "standard", "model": "encoder", "steps": 12, "lr": 3e-3, "max_length": 32, "evaluations": 3}
-PLAIN = {
-    "study": "tiny",
-    "base": SETTINGS,
-    "tasks": {"reviews": {"file": "reviews.csv"}},
-    "variants": {"standard": {}, "mixout": {"add": [{"method": "mixout", "p": 0.3}]}},
-    "seeds": 2,
-}
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +23,6 @@ def world(tmp_path_factory):
     save_encoder(folder / "encoder")
     write_csv(folder / "reviews.csv", reviews(120))
     return folder
-
-
-def write(world, name, **changes):
-    path = world / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({**PLAIN, **changes}, sort_keys=False))
-    return path
 
 
 def steadytune(*arguments, **options):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.apply import Applied
+from steadytune.engine.attention import attention
 from steadytune.engine.batches import Form, collate
 from steadytune.engine.encode import Encoded
 from steadytune.engine.evaluate import LOW_PRECISION, autocast
@@ -159,7 +160,7 @@ class Chunk:
         if self.casts is not None and first:  # the weights are the same for all chunks of a batch
             self.casts.refresh_()
         packed = self.packing.packs(len(batch["labels"]), tokens) if self.packing is not None else nullcontext()
-        with autocast(self.recipe.precision, self.device), packed:
+        with autocast(self.recipe.precision, self.device), attention(self.recipe.precision, batch), packed:
             loss = self._loss(batch, moment)
         loss = loss * share
         scaled = self.scaler.scale(loss)

@@ -5,6 +5,7 @@
     OUT/smoke/materials/          generated data and tiny models
 
 Items that show the same runs share a folder. Running again goes on: trials that have ended stay, what was chosen stays.
+Trials that another study of the same scale has run, or that were kept in files, are taken over (study/known.py).
 Smoke runs stay in this process and on the CPU; others start workers, as `steadytune study run` does.
 """
 
@@ -16,7 +17,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +33,14 @@ from steadytune.papers.settings import SCALES, Scale, Setting
 from steadytune.papers.study_parts import PARTS, in_order
 from steadytune.strict import nearest
 from steadytune.study.new_file import write_text
+from steadytune.study.status import LEDGER
 
 if TYPE_CHECKING:
     from steadytune.study.folder import Prepared
     from steadytune.study.results import StudyResults
 
 RESULT, MADE_WITH = "result.json", "made_with"
-RunStudy = Callable[[Path], int]  # a study file -> exit code, as `steadytune study run` has it
+RunStudy = Callable[[Path, Sequence[str]], int]  # a study file, where runs are known -> exit code of `study run`
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,17 @@ class Workshop:
     data: Path = Path("data")
     models: Mapping[str, str] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()  # run these only; empty: all of an item's
+    known: tuple[str, ...] = ()  # kept runs (study/known.py)
 
     def folder(self, name: str) -> Path:
         return self.out / self.scale / name
+
+    def known_to(self, part: Part) -> list[str]:
+        """Where runs of a study may be known already: what was kept, and the other studies of this scale."""
+        if part.timed:
+            return []
+        others = [self.folder(name) for name in PARTS if name != part.name]
+        return [*self.known, *(str(folder) for folder in others if (folder / LEDGER).is_file())]
 
     def setting(self, name: str, earlier: Mapping[str, StudyResults] | None = None) -> Setting:
         data = self.folder("materials") if self.scale == "smoke" else self.data
@@ -77,7 +87,7 @@ def run_experiment(
         if workshop.tasks and not part.for_all and not set(workshop.tasks) & set(part.make(setting)["tasks"]):
             continue  # such as the learning rates of other tasks
         say(f"{part.name}: {workshop.folder(part.name)}")
-        code = run_part(part, setting, run_study, workshop.tasks) or code
+        code = run_part(part, setting, run_study, workshop.tasks, workshop.known_to(part)) or code
         if code > 1:  # stopped; failed trials are 1, and the other studies may do without them
             return code
         earlier[part.name] = read_part(workshop, part.name)
@@ -106,13 +116,15 @@ def _made_with(data: Data) -> dict[str, str]:
     return versions(torch.device("cpu")) | ({"device": data["device"]} if "device" in data else {})
 
 
-def run_part(part: Part, setting: Setting, run_study: RunStudy, tasks: Collection[str] = ()) -> int:
+def run_part(
+    part: Part, setting: Setting, run_study: RunStudy, tasks: Collection[str] = (), known: Sequence[str] = ()
+) -> int:
     """One study: what it needs is made, its file written, its trials run, its models joined."""
     _make(setting.folder)
     if part.prepare is not None:
         part.prepare(setting)
     file = write_study(setting.folder, only(part.make(setting), tasks))
-    code = run_inside(file) if setting.scale == "smoke" else run_study(file)
+    code = run_inside(file, known) if setting.scale == "smoke" else run_study(file, known)
     if code == 0 and part.finish is not None:
         from steadytune.study.folder import read_results
 
@@ -174,16 +186,17 @@ def write_study(folder: Path, study: Data) -> Path:
     return path
 
 
-def run_inside(file: Path) -> int:
+def run_inside(file: Path, known: Sequence[str] = ()) -> int:
     """All trials of a study in this process, on the CPU: for tiny models, where starting workers would take longest."""
     import torch
 
     from steadytune.study.folder import prepare
+    from steadytune.study.known import Known
     from steadytune.study.ledger import Ledger
     from steadytune.study.trial import make_run
     from steadytune.study.worker import work
 
-    prepared: Prepared = prepare(file, file.parent)
+    prepared: Prepared = prepare(file, file.parent, known=Known(known))
     with Ledger.open(prepared.ledger, readonly=True) as ledger:
         run = make_run(ledger.meta, prepared.folder, "cpu", prepared.data)
     threads = torch.get_num_threads()
@@ -217,6 +230,24 @@ def read_computed(experiment: Computed, workshop: Workshop) -> tuple[Data, dict[
     except ValueError as error:
         raise SteadytuneError(f"{path} is damaged ({error}). Delete it, and run the experiment again.") from error
     return found, found.pop(MADE_WITH, {})  # results of earlier versions have none
+
+
+def keep_runs(workshop: Workshop, folder: Path) -> dict[Path, int]:
+    """Add the ended trials of every study of a scale to `folder/small-few-sample-rates.runs.gz` and so on.
+
+    Returns how many runs each file has then. Times on other machines mean nothing, so studies of time are left out.
+    """
+    from steadytune.study.known import ENDING, keep
+
+    made: dict[Path, int] = {}
+    for name, part in PARTS.items():
+        ledger = workshop.folder(name) / LEDGER
+        if ledger.is_file() and not part.timed:
+            target = folder / f"{workshop.scale}-{name.replace('/', '-')}{ENDING}"
+            made[target] = keep(ledger, target)
+    if not made:
+        raise SteadytuneError(f"{workshop.out} has no runs of the {workshop.scale} scale to keep.")
+    return made
 
 
 def command(what: str, id: str, workshop: Workshop) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ def run_plan(file: str, *, workers: int | None, price: float | None, as_json: bo
     from steadytune.study.estimate import estimate
     from steadytune.study.folder import LEDGER, ended_trials, inspect
     from steadytune.study.ledger import Ledger
+    from steadytune.study.model_files import model_contents
     from steadytune.study.plan import plan
 
     console = Console(quiet=quiet)
@@ -37,8 +38,9 @@ def run_plan(file: str, *, workers: int | None, price: float | None, as_json: bo
         with Ledger.open(path, readonly=True) as ledger:
             ended = ended_trials(ledger, study)
             measured = {row.key: row.seconds for row in ledger.rows() if row.seconds is not None and row.ended}
-    made = plan(study, tasks, ended)
-    guess = estimate(made.trials, tasks, measured, Path(file).resolve().parent)
+    base = Path(file).resolve().parent
+    made = plan(study, tasks, ended, model_contents(study, base))
+    guess = estimate(made.trials, tasks, measured, base)
     count = workers or os.cpu_count() or 1
     wall = guess.wall(count)
     if as_json:
@@ -82,15 +84,19 @@ def run_study(
     retry_failed: bool,
     as_json: bool,
     quiet: bool,
+    known: Sequence[str] = (),
 ) -> int:
     """Plan, run what has not ended, and say how it stands. Running it again goes on."""
     from steadytune.study.folder import prepare
+    from steadytune.study.known import Known
     from steadytune.study.ledger import Ledger
 
     if per_gpu not in (None, "auto") and not (per_gpu.isdecimal() and int(per_gpu) >= 1):
         raise SteadytuneError(f"--per-gpu is a number of at least 1, or auto, not {per_gpu!r}.")
     console = Console(quiet=quiet, stderr=as_json)
-    prepared = prepare(file, out, _reading(console, as_json))
+    prepared = prepare(file, out, _reading(console, as_json), Known(known))
+    if prepared.taken:
+        console.print(f"{prepared.taken} trials are known already and are not run again.", highlight=False)
     if retry_failed:
         with Ledger.open(prepared.ledger) as ledger:
             ledger.retry_failed()
@@ -146,6 +152,19 @@ def run_watch(place: str, *, every: float) -> int:
     from steadytune.study.screen import watch
 
     watch(study_folder(place), Console(), every)
+    return 0
+
+
+def run_keep(place: str, target: str) -> int:
+    from steadytune.study.known import ENDING, keep
+    from steadytune.study.status import LEDGER
+
+    ledger = study_folder(place) / LEDGER
+    if not ledger.exists():
+        raise SteadytuneError(f"{place} holds no study: there is no {LEDGER}. Run it first: steadytune study run FILE")
+    if not target.endswith(ENDING):
+        raise SteadytuneError(f"Kept runs are found by the end of their name: call the file {target}{ENDING}")
+    print(f"{target}: {keep(ledger, Path(target))} runs")
     return 0
 
 

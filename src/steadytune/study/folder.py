@@ -17,7 +17,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ from steadytune.config import parse_yaml
 from steadytune.errors import SteadytuneError
 from steadytune.study.data import describe
 from steadytune.study.file import Study, load_study, read_study
+from steadytune.study.known import Known
 from steadytune.study.ledger import Ledger
 from steadytune.study.ledger.rows import TrialRow
+from steadytune.study.model_files import model_contents
 from steadytune.study.new_file import write_text
 from steadytune.study.plan import Ended, Plan, plan
 from steadytune.study.results import Score, StudyResults, TaskInfo, TrialResult
@@ -44,9 +46,12 @@ class Prepared:
     study: Study
     tasks: Mapping[str, TaskInfo]
     data: Mapping[str, Data]
+    models: Mapping[str, str]  # what is in the model directories
     base: Path  # what paths of the study file are relative to
     plan: Plan
     new: int  # trials that were not in the ledger before
+    known: Known = field(default_factory=Known)
+    taken: int = 0  # outcomes that were taken over from there
 
     @property
     def ledger(self) -> Path:
@@ -57,9 +62,18 @@ class Prepared:
         if not self.plan.waiting:
             return 0
         with Ledger.open(self.ledger) as ledger:
-            ended = ended_trials(ledger, self.study)
-            self.plan = plan(self.study, self.tasks, ended)
-            return _record(ledger, self.plan, self.study)
+            return self.plan_(ledger)
+
+    def plan_(self, ledger: Ledger) -> int:
+        """Plan by what has ended, take over what is known, and again, as long as that makes a choice possible."""
+        added = 0
+        while True:
+            self.plan = plan(self.study, self.tasks, ended_trials(ledger, self.study), self.models)
+            added += _record(ledger, self.plan, self.study)
+            taken = 0 if self.study.keep_models else self.known.hand_over_(ledger)
+            self.taken += taken
+            if not (taken and self.plan.waiting):
+                return added
 
 
 def inspect(
@@ -80,26 +94,35 @@ def inspect(
     return study, tasks, data
 
 
-def prepare(file: str | Path, out: str | Path | None = None, report: Callable[[str], None] | None = None) -> Prepared:
-    """Plan a study in its folder, which is made where it is not there."""
+def prepare(
+    file: str | Path,
+    out: str | Path | None = None,
+    report: Callable[[str], None] | None = None,
+    known: Known | None = None,
+) -> Prepared:
+    """Plan a study in its folder, which is made where it is not there, and take over runs that are `known`."""
     study, tasks, data = inspect(file, report)
     folder = study_folder(file) if out is None else Path(out)
     base = Path(file).resolve().parent
-    meta = _meta(study, tasks, folder, base)
+    models = model_contents(study, base)
+    meta = _meta(study, tasks, models, folder, base)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = error.strerror or error
         raise SteadytuneError(f"{folder} cannot be made: {why}. Choose another with --out.") from error
     with Ledger.ensure(folder / LEDGER, meta) as ledger:
-        known = ledger.meta
+        there = ledger.meta
+        if "models" not in there:  # planned before directories were looked into: its trials stay what they are
+            del meta["models"]
+            models = {}
         for name, value in meta.items():
-            if known.get(name) != value:
+            if there.get(name) != value:
                 ledger.set_meta(name, value)
-        made = plan(study, tasks, ended_trials(ledger, study))
-        new = _record(ledger, made, study)
+        prepared = Prepared(folder, study, tasks, data, models, base, Plan(()), 0, known or Known())
+        prepared.new = prepared.plan_(ledger)
     write_text(folder / FILE, study.text)
-    return Prepared(folder, study, tasks, data, base, made, new)
+    return prepared
 
 
 def read_results(folder: str | Path) -> StudyResults:
@@ -112,7 +135,7 @@ def read_results(folder: str | Path) -> StudyResults:
         study = study_of(meta, path)
         tasks = {name: task_info(data) for name, data in meta["tasks"].items()}
         rows = {row.key: row for row in ledger.rows()}
-        made = plan(study, tasks, ended_trials(ledger, study))
+        made = plan(study, tasks, ended_trials(ledger, study), meta.get("models"))
         results = dict(ledger.outcomes(arrays=True))
     trials = []
     for trial in made.trials:
@@ -164,12 +187,15 @@ def _record(ledger: Ledger, made: Plan, study: Study) -> int:
     return new
 
 
-def _meta(study: Study, tasks: Mapping[str, TaskInfo], folder: Path, base: Path) -> dict[str, Any]:
+def _meta(
+    study: Study, tasks: Mapping[str, TaskInfo], models: Mapping[str, str], folder: Path, base: Path
+) -> dict[str, Any]:
     return {
         "name": study.name,
         "about": study.about,
         "text": study.text,
         "tasks": {name: asdict(info) for name, info in tasks.items()},
+        "models": dict(models),
         "sources": {name: task.to_data() for name, task in study.tasks.items()},
         "report": asdict(study.report),
         "base": os.path.relpath(base, folder.resolve()),  # so that both may move together

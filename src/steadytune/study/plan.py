@@ -1,6 +1,7 @@
 """From a study to its trials: a pure function of the study, its data, and what has come out so far.
 
-A trial's key is the sha256 of its content: recipe, streams, data and how they are scored. Planning twice gives the
+A trial's key is the sha256 of its content: recipe, streams, data, how they are scored, and what is in the model's
+directory where it is one. Planning twice gives the
 same rows; two variants that come to the same recipe share their runs. Where settings are chosen (V16), the tuning
 trials are planned first, and the reported ones of a task and variant as soon as its choice is made.
 """
@@ -66,14 +67,19 @@ class Plan:
         return list(first.values())
 
 
-def plan(study: Study, tasks: Mapping[str, TaskInfo], ended: Mapping[str, Ended] | None = None) -> Plan:
-    """All trials that can be named now. `ended` is what the ledger knows, by key."""
+def plan(
+    study: Study,
+    tasks: Mapping[str, TaskInfo],
+    ended: Mapping[str, Ended] | None = None,
+    models: Mapping[str, str] | None = None,
+) -> Plan:
+    """All trials that can be named now. `ended` is what the ledger knows, by key; `models` is of model_files.py."""
     ended = ended or {}
     trials: list[Trial] = []
     chosen: dict[tuple[str, str], str] = {}
     waiting: list[tuple[str, str]] = []
     hopeless: list[tuple[str, str]] = []
-    maker = _Maker(study, tasks)
+    maker = _Maker(study, tasks, models or {})
     reported: list[tuple[str, str, Candidate]] = []
     for group, candidates in study.groups.items():
         for task in study.tasks:
@@ -101,8 +107,9 @@ def plan(study: Study, tasks: Mapping[str, TaskInfo], ended: Mapping[str, Ended]
 class _Maker:
     """Makes trials; the part of the content that seeds share is written out once."""
 
-    def __init__(self, study: Study, tasks: Mapping[str, TaskInfo]) -> None:
+    def __init__(self, study: Study, tasks: Mapping[str, TaskInfo], models: Mapping[str, str]) -> None:
         self.parts: dict[tuple[str, int], str] = {}
+        self.models = models
         self.scoring = {name: {"data": tasks[name].fingerprint, "metric": tasks[name].metric} for name in study.tasks}
 
     def trial(self, task: str, variant: str, phase: Phase, streams: Streams, candidate: Candidate) -> Trial:
@@ -110,12 +117,19 @@ class _Maker:
         shared = self.parts.get((task, id(recipe)))
         if shared is None:
             data: dict[str, Any] = {**self.scoring[task], "format": 1, "recipe": recipe.to_data()}
+            if (name := name_in(recipe)) in self.models:
+                data["model"] = self.models[name]
             shared = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
             self.parts[task, id(recipe)] = shared
         # "streams" sorts behind the other keys, so this is the canonical JSON of the whole.
         own = json.dumps(asdict(streams), sort_keys=True, separators=(",", ":"))
         content = f'{shared[:-1]},"streams":{own}}}'
         return Trial(hashlib.sha256(content.encode()).hexdigest(), task, variant, phase, streams, recipe, content)
+
+
+def name_in(recipe: Recipe) -> str:
+    """Where a recipe's weights and tokenizer come from, as it says it; with random weights, only the configuration."""
+    return f"{recipe.start_from or recipe.model}{' (configuration)' if recipe.from_config else ''}"
 
 
 def _choose(runs: Mapping[str, Sequence[Trial]], ended: Mapping[str, Ended], task: TaskInfo) -> str | None:

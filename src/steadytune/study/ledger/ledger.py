@@ -27,7 +27,18 @@ from steadytune.study.ledger import values
 from steadytune.study.ledger.connection import Connection, LedgerError
 from steadytune.study.ledger.file import connect, create_file
 from steadytune.study.ledger.rows import Claim, TrialRow, read_outcomes, read_rows
-from steadytune.study.ledger.statements import BEAT, CLAIM, DIED, FAIL, FINISH, GIVE_BACK, OF_WORKER, RELEASE, RETRY
+from steadytune.study.ledger.statements import (
+    BEAT,
+    CLAIM,
+    DIED,
+    FAIL,
+    FINISH,
+    GIVE_BACK,
+    OF_WORKER,
+    RELEASE,
+    RETRY,
+    TAKE_OVER,
+)
 from steadytune.study.outcome import Outcome
 from steadytune.study.trial_folders import KEY
 
@@ -125,6 +136,15 @@ class Ledger:
         with self._file.durably():
             return [row[0] for row in self._file.write(RETRY, {"keys": chosen})]
 
+    def take_over(self, known: Iterable[tuple[str, Outcome]], origin: str) -> int:
+        """Record what came out elsewhere, at `origin`, of trials that wait here; others stay. Returns how many."""
+        about = {"now": self._clock(), "origin": origin}
+        rows = [{"key": key, **_columns(outcome), **about} for key, outcome in known]
+        if not rows:
+            return 0
+        with self._file.durably():
+            return self._file.write_many(TAKE_OVER, rows)
+
     # -- what workers say -------------------------------------------------------------------------------------------
 
     def claim(self, worker: str, lease: float, machine: str = "", untroubled: bool = False) -> Claim | None:
@@ -147,12 +167,9 @@ class Ledger:
 
     def finish(self, claim: Claim, outcome: Outcome) -> bool:
         """Record what came out. False where the trial is not this claim's any more: then nothing is recorded."""
-        result = outcome.result
-        scores = {f"{a}_{b}": values.score(result, a, b) for a in ("best", "last") for b in ("validation", "test")}
-        seconds = values.finite(result.get("seconds"))
-        packed = {"result": values.pack(result), "arrays": values.pack_arrays(outcome.arrays)}
+        columns = _columns(outcome)
         with self._file.durably():
-            return self._say(FINISH, claim, status=outcome.status, seconds=seconds, **scores, **packed)
+            return self._say(FINISH, claim, **columns)
 
     def fail(self, claim: Claim, error: str) -> bool:
         """The trial raised an error and would raise it again. False as in `finish`."""
@@ -221,6 +238,14 @@ class Ledger:
     def _say(self, sql: str, claim: Claim, **said: Any) -> bool:
         about = {"key": claim.key, "token": claim.token, "now": self._clock(), **said}
         return bool(self._file.write(sql, about))
+
+
+def _columns(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as a row has it."""
+    result = outcome.result
+    scores = {f"{a}_{b}": values.score(result, a, b) for a in ("best", "last") for b in ("validation", "test")}
+    packed = {"result": values.pack(result), "arrays": values.pack_arrays(outcome.arrays)}
+    return {"status": outcome.status, "seconds": values.finite(result.get("seconds")), **scores, **packed}
 
 
 def _create(path: Path, meta: Mapping[str, Any], deaths_allowed: int) -> bool:

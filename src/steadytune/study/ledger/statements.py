@@ -19,6 +19,13 @@ UPDATE trials SET status = :status, result = :result, arrays = :arrays, seconds 
     last_test = :last_test, ended = :now, token = NULL, lease_until = NULL, progress = NULL, error = NULL
 WHERE key = :key AND token = :token RETURNING 1"""
 
+# What came out elsewhere of a trial that nobody has begun here. It was not started here, and no worker had it.
+TAKE_OVER = """
+UPDATE trials SET status = :status, result = :result, arrays = :arrays, seconds = :seconds,
+    best_validation = :best_validation, best_test = :best_test, last_validation = :last_validation,
+    last_test = :last_test, ended = :now, machine = :origin, error = NULL
+WHERE key = :key AND status = 'pending'"""
+
 FAIL = """
 UPDATE trials SET status = 'failed', error = coalesce(error || char(10), '') || :error, seconds = :now - started,
     ended = :now, token = NULL, lease_until = NULL

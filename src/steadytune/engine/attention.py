@@ -1,0 +1,25 @@
+"""How attention is computed in a training pass, where torch's own choice is slow.
+
+On a CPU torch takes its flash kernel for attention without dropout. Its backward pass in a low precision takes 2 to 9
+times as long as plain matrix products for rows of 16 to 128 tokens, and longer than in float32 (x86-64 with AVX-512
+bfloat16, torch 2.13; `python benchmarks/attention.py`). Beyond that, in float32, and where nothing is learned, it is
+the faster one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+SHORT = 128  # tokens
+
+
+def attention(precision: str, batch: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+    """For the forward pass of a batch; its backward pass goes the same way."""
+    ids = batch.get("input_ids")
+    if ids is None or ids.device.type != "cpu" or precision == "fp32" or ids.shape[-1] > SHORT:
+        return nullcontext()
+    return sdpa_kernel(SDPBackend.MATH)

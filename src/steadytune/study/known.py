@@ -1,0 +1,149 @@
+"""Runs that are known already: what somebody has run once is not run again.
+
+A trial is known by its content (plan.py): recipe, data, streams and metric. So its outcome may be taken over from
+another study, or from a file that was kept of one, and a study that was begun on one machine is finished on another:
+
+    keep(ledger, "figure-2.runs.gz")            # every trial that has ended, small enough for a repository
+    taken = Known(["figure-2.runs.gz"]).hand_over_(other_ledger)
+
+A kept file is gzipped JSON, one trial a line, without predictions; losses, norms and distances have seven digits. Each
+line holds the content itself, so a trial is looked for by the hash of what it says, and not by a name that somebody
+gave it. Only trials that wait are taken over: what this ledger runs or has ended stays.
+Not for studies whose models are kept, nor for those that compare times.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadytune.errors import SteadytuneError
+from steadytune.study.ledger import Ledger
+from steadytune.study.new_file import new_file
+from steadytune.study.outcome import Outcome
+from steadytune.study.status import LEDGER
+
+ENDING = ".runs.gz"
+_HEAD = {"steadytune": "kept runs", "format": 1}
+_LONG = ("losses", "grad_norms", "history")  # many numbers, of float32: seven digits are enough
+_SCORES = ("validation", "step", "epoch", "lr")  # of an evaluation, as they are
+_DIGITS = 7
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRun:
+    """A trial that has ended, as a kept file has it."""
+
+    content: str  # canonical JSON, what the key is a hash of
+    outcome: Outcome
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+    def line(self) -> str:
+        plain = {"content": json.loads(self.content), "status": self.outcome.status, "result": self.outcome.result}
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def keep(ledger: Path, target: Path) -> int:
+    """Add every trial that has ended in a ledger to a kept file, which is made where it is not there.
+
+    What the file has already stays as it is. Returns how many runs it has then; equal runs are equal bytes.
+    """
+    runs = {run.key: run for run in of_ledger(ledger)}
+    if target.exists():
+        runs |= {run.key: run for run in of_file(target)}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(target) as hidden, open(hidden, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as stream:
+        stream.write(f"{json.dumps(_HEAD)}\n".encode())
+        for _, run in sorted(runs.items()):
+            stream.write(run.line().encode())
+    return len(runs)
+
+
+def of_ledger(path: Path) -> Iterator[KeptRun]:
+    with Ledger.open(path, readonly=True) as ledger:
+        specs = {row.key: row.spec for row in ledger.rows() if row.status in ("finished", "diverged")}
+        for key, outcome in ledger.outcomes():
+            yield KeptRun(_canonical(specs[key]["content"]), Outcome(outcome.status, _shortened(outcome.result)))
+
+
+def of_file(path: Path) -> Iterator[KeptRun]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as stream:
+            head = json.loads(stream.readline(1000) or "null")
+            if head != _HEAD:
+                raise SteadytuneError(f"{path} is no file of kept runs, or one of a later version of steadytune.")
+            for number, line in enumerate(stream, start=2):
+                yield _read(json.loads(line), f"{path}, line {number}")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise SteadytuneError(f"{path} is damaged, or no file of kept runs ({error}). Take another copy.") from error
+
+
+def _read(data: Any, where: str) -> KeptRun:
+    if not (
+        isinstance(data, Mapping)
+        and isinstance(data.get("content"), Mapping)
+        and isinstance(data.get("result"), Mapping)
+        and data.get("status") in ("finished", "diverged")
+    ):
+        raise SteadytuneError(f"{where}: this is not a run that has ended.")
+    return KeptRun(_canonical(data["content"]), Outcome(data["status"], data["result"]))
+
+
+class Known:
+    """Where known runs are: folders of studies, their ledgers, kept files, or folders of kept files."""
+
+    def __init__(self, places: Iterable[str | Path] = ()) -> None:
+        self.sources = [source for place in places for source in _sources(Path(place))]
+
+    def hand_over_(self, ledger: Ledger) -> int:
+        """Record the outcome of every trial that waits here and is known there. Returns how many."""
+        waiting = {row.key for row in ledger.rows(status="pending")}
+        taken = 0
+        for source in self.sources:
+            if not waiting or source.resolve() == ledger.path.resolve():
+                continue
+            found = [(run.key, run.outcome) for run in self._runs(source, waiting)]
+            taken += ledger.take_over(found, str(source))
+            waiting -= {key for key, _ in found}
+        return taken
+
+    def _runs(self, source: Path, wanted: set[str]) -> Iterator[KeptRun]:
+        runs = of_file(source) if source.name.endswith(ENDING) else of_ledger(source)
+        return (run for run in runs if run.key in wanted)
+
+
+def _sources(place: Path) -> Sequence[Path]:
+    if place.is_file():
+        return [place]
+    if (place / LEDGER).is_file():
+        return [place / LEDGER]
+    found = sorted(place.glob(f"*{ENDING}"))
+    if not found:
+        raise SteadytuneError(f"{place} has no known runs: it is neither a study's folder nor one of *{ENDING} files.")
+    return found
+
+
+def _canonical(content: Mapping[str, Any]) -> str:
+    """As planning writes it, so that its hash is the trial's key."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _shortened(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _rounded(value) if name in _LONG else value for name, value in result.items()}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {name: each if name in _SCORES else _rounded(each) for name, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,18 @@
+"""A small study file for tests: two variants, two seeds, one task, beside an encoder and a table of reviews."""
+
+import yaml
+
+SETTINGS = {"preset": "standard", "model": "encoder", "steps": 12, "lr": 3e-3, "max_length": 32, "evaluations": 3}
+PLAIN = {
+    "study": "tiny",
+    "base": SETTINGS,
+    "tasks": {"reviews": {"file": "reviews.csv"}},
+    "variants": {"standard": {}, "mixout": {"add": [{"method": "mixout", "p": 0.3}]}},
+    "seeds": 2,
+}
+
+
+def write(world, name, **changes):
+    path = world / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**PLAIN, **changes}, sort_keys=False))
+    return path
