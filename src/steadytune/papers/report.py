@@ -99,7 +99,7 @@ def _of_studies(experiment: Shown, item: Item, workshop: Workshop) -> PaperRepor
     table = beside(name, item.number, caption, here, printed_items(item.id, experiment.listed), reader.heading)
     cells = [_cell(cell, sample, reader) for cell, sample in samples.items()]
     figures = _figures(experiment, reader.shown)
-    made_with = next((dict(trial.versions) for trial in reader.shown.trials if trial.versions), {})
+    made_with = _made_with([trial.versions for trial in reader.shown.trials])
     left_out = [task for task in every if task not in there]
     notes = _notes(reader) + ([f"Not run here: {', '.join(left_out)}."] if left_out else [])
     return PaperReport(item, workshop, [table], verdicts, figures, notes, cells, made_with)
@@ -111,6 +111,13 @@ def _extras(item: Item, claims: Sequence[Claim]) -> list[str]:
     if item.id in published.available():
         statistics |= {each.statistic for each in published.load(item.id).numbers}
     return [each for each in ("max", "min", "degenerate") if each in statistics]
+
+
+def _made_with(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Versions and devices of all runs: runs that were taken over may come from several machines."""
+    names = dict.fromkeys(name for each in versions for name in each)
+    found = {name: dict.fromkeys(str(each[name]) for each in versions if each.get(name)) for name in names}
+    return {name: " and ".join(values) for name, values in found.items() if values}
 
 
 def _figures(experiment: Shown, shown: StudyResults) -> list[Figure]:
