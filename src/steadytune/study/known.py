@@ -6,8 +6,8 @@ another study, or from a file that was kept of one, and a study that was begun o
     keep(ledger, "figure-2.runs.gz")            # every trial that has ended, small enough for a repository
     taken = Known(["figure-2.runs.gz"]).hand_over_(other_ledger)
 
-A kept file is gzipped JSON, one trial a line, without predictions; losses, norms and distances have seven digits. Each
-line holds the content itself, so a trial is looked for by the hash of what it says, and not by a name that somebody
+A kept file is gzipped JSON, one trial a line, without predictions and gradient norms; losses and distances have six
+digits. Each line holds the content itself, so a trial is looked for by the hash of what it says, and not by a name that somebody
 gave it. Only trials that wait are taken over: what this ledger runs or has ended stays.
 Not for studies whose models are kept, nor for those that compare times.
 """
@@ -31,9 +31,9 @@ from steadytune.study.status import LEDGER
 
 ENDING = ".runs.gz"
 _HEAD = {"steadytune": "kept runs", "format": 1}
-_LONG = ("losses", "grad_norms", "history")  # many numbers, of float32: seven digits are enough
+_LONG, _LEFT_OUT = ("losses", "history"), "grad_norms"  # many numbers, one or several a step
 _SCORES = ("validation", "step", "epoch", "lr")  # of an evaluation, as they are
-_DIGITS = 7
+_DIGITS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,8 @@ def _canonical(content: Mapping[str, Any]) -> str:
 
 
 def _shortened(result: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _rounded(value) if name in _LONG else value for name, value in result.items()}
+    kept = {name: value for name, value in result.items() if name != _LEFT_OUT}
+    return {name: _rounded(value) if name in _LONG else value for name, value in kept.items()}
 
 
 def _rounded(value: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,8 @@ def made_once(folder: Path) -> Iterator[Path | None]:
         return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        hidden = folder.with_name(f".{folder.name}-{os.urandom(8).hex()}")
+        hidden.mkdir()  # not tempfile's, which nobody else may read
     except OSError as error:
         raise SteadytuneError(f"{folder} cannot be made: {error.strerror or error}. Name another --out.") from error
     try:
