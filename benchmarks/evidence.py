@@ -3,9 +3,10 @@
     python benchmarks/evidence.py --data ../shared/data --per-gpu auto                 # as long as it takes
     python benchmarks/evidence.py --data ../shared/data --per-gpu auto --minutes 9     # then it stops, to go on later
 
-What decides most comes first. The same command goes on where it was stopped. Runs that were kept (--known) are not run
-again, and at the end all are kept there, so that the next machine goes on. Then every table and figure whose runs are
-all there is reported into --record, and a table says what was run and how long it took.
+What decides most comes first. The same command goes on where it was stopped. With --known DIR, runs that are kept there
+are not run again, and at the end all are kept there, so that the next machine goes on; a folder for each kind of
+machine keeps their numbers apart. Then every table and figure whose runs are all there is reported into --record, and a
+table says what was run and how long it took.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def run(id: str, options: argparse.Namespace, until: float) -> tuple[int, float]
     command += ["--data", options.data] if options.data else []
     command += ["--per-gpu", options.per_gpu] if options.per_gpu else []
     command += ["--workers", str(options.workers)] if options.workers else []
-    command += ["--known", options.known] if Path(options.known).is_dir() else []
+    command += ["--known", options.known] if options.known and Path(options.known).is_dir() else []
     began = time.perf_counter()
     process = subprocess.Popen(command)
     try:
@@ -91,7 +92,7 @@ def main() -> int:
     parser.add_argument("--data", help="the folder with glue/, multi30k/, ...")
     parser.add_argument("--out", default="paper-runs")
     parser.add_argument("--record", default="docs/results")
-    parser.add_argument("--known", default="docs/results/runs", help="folder of kept runs: taken from there, and added")
+    parser.add_argument("--known", help="a folder of kept runs: taken over from there, and added to it")
     parser.add_argument("--per-gpu", help="trials at a time on each GPU: a number, or auto")
     parser.add_argument("--workers", type=int)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so long; 'inf' is never")
@@ -107,7 +108,8 @@ def main() -> int:
         ran.append((id, words, seconds))
     done = [id for id, words, _ in ran if words.startswith("done")]
     workshop = Workshop(Path(options.out), options.scale)
-    keep_runs(workshop, Path(options.known))
+    if options.known:
+        keep_runs(workshop, Path(options.known))
     made = recorded(workshop, done, Path(options.record))
     print(f"\n{len(made)} records in {options.record}: {', '.join(made)}\n")
     for id, words, seconds in ran:
