@@ -72,6 +72,25 @@ def test_what_another_study_has_run_is_not_run_again(world, done):
     assert {row.machine for row in taken} == {str(done / "ledger.sqlite")}, "where it came from is told"
     assert all(row.started is None for row in taken), "the time left goes by what was run here"
     assert prepare(more, known=Known([done])).taken == 0
+    first = {trial.key: trial for trial in read_results(done).trials}
+    for trial in read_results(prepared.folder).trials:
+        if trial.key in first:
+            assert trial.grad_norms == first[trial.key].grad_norms
+            assert np.array_equal(trial.predictions["test"], first[trial.key].predictions["test"]), "all of it is taken"
+
+
+def test_nothing_is_looked_for_twice(world, done, monkeypatch):
+    """While choices wait, a run plans anew every second."""
+    from steadytune.study import known as module
+
+    asked = []
+    outcomes = module._outcomes
+    monkeypatch.setattr(module, "_outcomes", lambda source, wanted: asked.append(source) or outcomes(source, wanted))
+    prepared = prepare(write(world, "twice", seeds=3), known=Known([done]))
+    with Ledger.open(prepared.ledger) as ledger:
+        for _ in range(3):
+            prepared.plan_(ledger)
+    assert (len(asked), prepared.taken) == (1, 4)
 
 
 def test_a_kept_file_carries_scores_exactly_and_losses_to_six_digits(world, done, tmp_path):

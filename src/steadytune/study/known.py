@@ -7,8 +7,8 @@ another study, or from a file that was kept of one, and a study that was begun o
     taken = Known(["figure-2.runs.gz"]).hand_over_(other_ledger)
 
 A kept file is gzipped JSON, one trial a line, without predictions and gradient norms; losses and distances have six
-digits. Each line holds the content itself, so a trial is looked for by the hash of what it says, and not by a name that somebody
-gave it. Only trials that wait are taken over: what this ledger runs or has ended stays.
+digits. Each line holds the content itself, so a trial is looked for by the hash of what it says, and not by a name that
+somebody gave it. Only trials that wait are taken over: what this ledger runs or has ended stays.
 Not for studies whose models are kept, nor for those that compare times.
 """
 
@@ -18,7 +18,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from steadytune.study.outcome import Outcome
 from steadytune.study.status import LEDGER
 
 ENDING = ".runs.gz"
+_ENDED = ("finished", "diverged")
 _HEAD = {"steadytune": "kept runs", "format": 1}
 _LONG, _LEFT_OUT = ("losses", "history"), "grad_norms"  # many numbers, one or several a step
 _SCORES = ("validation", "step", "epoch", "lr")  # of an evaluation, as they are
@@ -57,7 +58,7 @@ def keep(ledger: Path, target: Path) -> int:
 
     What the file has already stays as it is. Returns how many runs it has then; equal runs are equal bytes.
     """
-    runs = {run.key: run for run in of_ledger(ledger)}
+    runs = {run.key: run for run in _of_ledger(ledger)}
     if target.exists():
         runs |= {run.key: run for run in of_file(target)}
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,9 +69,9 @@ def keep(ledger: Path, target: Path) -> int:
     return len(runs)
 
 
-def of_ledger(path: Path) -> Iterator[KeptRun]:
+def _of_ledger(path: Path) -> Iterator[KeptRun]:
     with Ledger.open(path, readonly=True) as ledger:
-        specs = {row.key: row.spec for row in ledger.rows() if row.status in ("finished", "diverged")}
+        specs = {row.key: row.spec for row in ledger.rows() if row.status in _ENDED}
         for key, outcome in ledger.outcomes():
             yield KeptRun(_canonical(specs[key]["content"]), Outcome(outcome.status, _shortened(outcome.result)))
 
@@ -92,7 +93,7 @@ def _read(data: Any, where: str) -> KeptRun:
         isinstance(data, Mapping)
         and isinstance(data.get("content"), Mapping)
         and isinstance(data.get("result"), Mapping)
-        and data.get("status") in ("finished", "diverged")
+        and data.get("status") in _ENDED
     ):
         raise SteadytuneError(f"{where}: this is not a run that has ended.")
     return KeptRun(_canonical(data["content"]), Outcome(data["status"], data["result"]))
@@ -103,22 +104,30 @@ class Known:
 
     def __init__(self, places: Iterable[str | Path] = ()) -> None:
         self.sources = [source for place in places for source in _sources(Path(place))]
+        self._asked: set[str] = set()  # trials that have been looked for: planning goes on while others run
 
     def hand_over_(self, ledger: Ledger) -> int:
         """Record the outcome of every trial that waits here and is known there. Returns how many."""
-        waiting = {row.key for row in ledger.rows(status="pending")}
+        wanted = {row.key for row in ledger.rows(status="pending")} - self._asked if self.sources else set()
+        self._asked |= wanted
         taken = 0
         for source in self.sources:
-            if not waiting or source.resolve() == ledger.path.resolve():
-                continue
-            found = [(run.key, run.outcome) for run in self._runs(source, waiting)]
-            taken += ledger.take_over(found, str(source))
-            waiting -= {key for key, _ in found}
+            if wanted and source.resolve() != ledger.path.resolve():
+                found = dict(_outcomes(source, wanted))
+                taken += ledger.take_over(found.items(), str(source))
+                wanted -= found.keys()
         return taken
 
-    def _runs(self, source: Path, wanted: set[str]) -> Iterator[KeptRun]:
-        runs = of_file(source) if source.name.endswith(ENDING) else of_ledger(source)
-        return (run for run in runs if run.key in wanted)
+
+def _outcomes(source: Path, wanted: Set[str]) -> Iterator[tuple[str, Outcome]]:
+    """Of a ledger with all that it has, predictions included."""
+    if source.name.endswith(ENDING):
+        yield from ((run.key, run.outcome) for run in of_file(source) if run.key in wanted)
+        return
+    with Ledger.open(source, readonly=True) as ledger:
+        for row in ledger.rows(keys=wanted):
+            if row.status in _ENDED and (outcome := ledger.outcome(row.key)) is not None:
+                yield row.key, outcome
 
 
 def _sources(place: Path) -> Sequence[Path]:
