@@ -29,6 +29,8 @@ def kernels(work):
         ("fp16", batch(8), False),
         ("bf16", batch(SHORT + 1), True),
         ("fp32", batch(8), True),
+        ("bf16", batch(8) | {"labels": torch.zeros(2, dtype=torch.int64)}, False),
+        ("bf16", batch(8) | {"labels": torch.zeros(2, SHORT + 1)}, True),  # what a decoder writes
         ("bf16", {"pixel_values": torch.zeros(2, 3, 8, 8)}, True),
     ],
 )
