@@ -7,8 +7,8 @@ The paper's batch is 4,096 tokens; here as many sentence pairs as have that many
 here 3, the fewest that a test may be based on, and 6 where it joins 6 models. It does not say how long it trained: the
 authors' script has 300,000 updates, and 90 of the 300 minutes of table 3 are the baseline's.
 At the small scale Multi30k, tokenised and in small letters in the same way: 1,000 pairs, so few that the baseline stops
-rising before the end (R-Drop is said to help where a model would overfit), which 2 + 2 layers, 128 wide, see 96 times in
-3,000 steps; a BPE of 2,000, scored by greedy search; 5 seeds, 3 where checkpoints are averaged (the last 1, 2 and 4).
+rising before the end (R-Drop is said to help where a model would overfit), which 2 + 2 layers, 128 wide, see 96 times
+in 3,000 steps; a BPE of 2,000, scored by greedy search; 5 seeds, 3 where checkpoints are averaged (the last 1, 2, 4).
 One core takes 3 to 5 minutes a run.
 """
 
