@@ -62,6 +62,9 @@ def run(
         list[str] | None,
         typer.Option(help="Only this dataset, such as CoLA; give it again for more.", metavar="NAME"),
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="At most so many seeds; more may follow.", metavar="N")
+    ] = None,
     on: Annotated[On, typer.Option(help="This machine, or a Ray cluster.")] = On.local,
     address: Annotated[
         str | None, typer.Option(help="Of the Ray cluster; without it, Ray's own default.", metavar="ADDRESS")
@@ -83,7 +86,7 @@ def run(
     for id in ids:
         find_experiment(id)  # before anything else is asked for
     workshop = Workshop(
-        Path(out), scale.value, _data(data, scale), _models(model or []), tuple(task or ()), tuple(known or ())
+        Path(out), scale.value, _data(data, scale), _models(model or []), tuple(task or ()), tuple(known or ()), seeds
     )
     console = Console(quiet=quiet)
 

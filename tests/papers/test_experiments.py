@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +21,17 @@ from steadytune.papers.experiments import EXPERIMENTS, find_experiment
 from steadytune.papers.places import at_scale
 from steadytune.papers.report import make_report
 from steadytune.papers.report_files import print_report, write_files
-from steadytune.papers.run import Workshop, only, read_part, run_experiment, run_inside, run_part, scale_of, write_study
+from steadytune.papers.run import (
+    Workshop,
+    at_most,
+    only,
+    read_part,
+    run_experiment,
+    run_inside,
+    run_part,
+    scale_of,
+    write_study,
+)
 from steadytune.papers.settings import SCALES, SMOKE_MODELS, Setting
 from steadytune.papers.studies import mixout
 from steadytune.papers.studies.few_sample_methods import INTERMEDIATE
@@ -406,6 +417,32 @@ def test_some_of_the_tasks_can_be_run_first_and_the_rest_later(tmp_path):
     assert "--task" not in whole.record()["command"]
 
 
+@pytest.mark.parametrize(("id", "whole"), [("few-sample/table-4", 4), ("few-sample/figure-9", 8)])
+def test_some_of_the_seeds_can_be_run_first_and_the_rest_later(tmp_path, id, whole):
+    """Of a grid, some of both sides."""
+    first = Workshop(tmp_path, "smoke", tasks=("MRPC",) if "table" in id else (), seeds=1)
+    assert run_experiment(id, first, None) == 0
+    ran = {trial.key for trial in read_part(first, id).trials}
+    assert len(ran) == 2
+    report = make_report(id, Workshop(tmp_path, "smoke"))
+    assert "Run with 1 of 2 seeds." in report.notes
+    assert report.record()["command"].endswith(" --seeds 1")
+    assert run_experiment(id, replace(first, seeds=None), None) == 0
+    found = read_part(first, id).trials
+    assert (len(found), ran < {trial.key for trial in found}) == (whole, True)
+    assert not any("seeds" in note for note in make_report(id, Workshop(tmp_path, "smoke")).notes)
+
+
+def test_more_seeds_than_there_are_is_all_of_them(tmp_path):
+    data = study_data("few-sample/figure-9")
+    assert at_most(data, 100) == at_most(data, None) == data
+    assert at_most(data, 3)["seeds"] == {"init": 3, "order": 3}
+
+
+def study_data(name):
+    return PARTS[name].make(Workshop(Path("out"), "small").setting(name))
+
+
 def test_a_study_without_the_chosen_task_is_neither_run_nor_missed(tmp_path):
     task = next(iter(study("rdrop/images", "smoke").tasks))
     assert run_experiment("rdrop/table-4", Workshop(tmp_path, "smoke", tasks=(task,)), None) == 0
@@ -454,7 +491,9 @@ def test_a_task_that_others_start_from_is_always_run():
         (lambda path: make_report("mixout/table-1", Workshop(path, "smoke")), "steadytune paper run mixout/table-1"),
         (lambda path: make_report("mixout/figure-5", Workshop(path, "smoke")), "Run it first"),
         (
-            lambda path: run_part(PARTS["rdrop/translation"], Workshop(path, "small", path).setting("a/b"), None),
+            lambda path: run_part(
+                PARTS["rdrop/translation"], Workshop(path, "small", path).setting("a/b"), None, Workshop(path, "small")
+            ),
             "has no train.de",
         ),
     ],

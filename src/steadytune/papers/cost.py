@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from steadytune.study.file import Study
 
 _STEP = {BERT_LARGE: 0.033, BERT_BASE: 0.0075, "builtin:minilm": 0.0025, GPT2: 0.4, VIT_BASE: 0.5}  # seconds
-_LARGE_STEP, _OWN_STEP = 0.05, {"full": 0.05, "small": 0.01, "smoke": 0.02}  # other hub models; made from scratch
+_LARGE_STEP, _OWN_STEP = 0.05, {"full": 0.05, "small": 0.005, "smoke": 0.02}  # other hub models; made from scratch
 _TRIAL: Mapping[Scale, float] = {"full": 5.0, "small": 0.8, "smoke": 0.3}  # seconds that a trial takes besides
 _EVALUATIONS = 1.2
 _ROWS = {"CIFAR-100": 50_000, "ImageNet": 1_281_167, "CIFAR-10 subset": 5000}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from steadytune.config import parse_yaml
 from steadytune.errors import SteadytuneError
 from steadytune.papers import published
 from steadytune.papers.catalogue import Cell, Claim, Item
@@ -15,6 +16,7 @@ from steadytune.papers.experiment import Shown
 from steadytune.papers.places import at_scale, by_block, plain
 from steadytune.papers.run import Workshop, asked_for, command, read_part
 from steadytune.papers.samples import Place, Read, Sample, read
+from steadytune.papers.study_parts import PARTS
 from steadytune.papers.tables import printed_items
 from steadytune.papers.views import view
 
@@ -25,7 +27,7 @@ class Reader:
     def __init__(self, experiment: Shown, item: Item, workshop: Workshop) -> None:
         self.experiment, self.item, self.workshop = experiment, item, workshop
         self.stand_ins = dict(experiment.stand_ins) if workshop.scale == "small" else {}
-        parts = asked_for(experiment, workshop)
+        self.parts = parts = asked_for(experiment, workshop)
         try:
             self.studies = [read_part(workshop, name) for name in parts]
         except SteadytuneError as error:
@@ -36,6 +38,16 @@ class Reader:
         )
         folder = workshop.folder(parts[0])
         self.numbers = experiment.numbers(folder) if experiment.numbers is not None else {}
+
+    def seeds(self) -> tuple[int, int] | None:
+        """How many seeds the studies were run with, and of how many; None where all have all of theirs."""
+        fewer = []
+        for name, study in zip(self.parts, self.studies):
+            whole = PARTS[name].make(self.workshop.setting(name))["seeds"]
+            here = parse_yaml(study.text, name).data["seeds"]
+            if here != whole:
+                fewer.append((_count(here), _count(whole)))
+        return min(fewer, default=None)
 
     def place(self, cell: Cell) -> Place:
         return at_scale(self.experiment.place(cell), self.workshop.scale, self.stand_ins)
@@ -83,6 +95,11 @@ class Reader:
 
     def quantities(self, claims: Sequence[Claim]) -> dict[Cell, str]:
         return {cell: claim.quantity for claim in reversed(claims) for case in claim.cases for cell in case}
+
+
+def _count(seeds: int | Mapping[str, int]) -> int:
+    """Of a grid, on the side that has more."""
+    return seeds if isinstance(seeds, int) else max(seeds.values())
 
 
 def _whole_grid(cells: Sequence[Cell]) -> list[Cell]:

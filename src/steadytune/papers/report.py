@@ -88,6 +88,9 @@ def _of_studies(experiment: Shown, item: Item, workshop: Workshop) -> PaperRepor
     there = tuple(task for task in every if any(task in study.tasks for study in reader.studies))
     if len(there) < len(every):  # with --task
         workshop = replace(workshop, tasks=there)
+    seeds = reader.seeds()
+    if seeds is not None:  # with --seeds
+        workshop = replace(workshop, seeds=seeds[0])
     claims = (*item.claims, *experiment.ours)
     full = workshop.scale == "full"
     verdicts = [judge(claim, reader.of(claim), reader.printed, full=full) for claim in claims]
@@ -101,7 +104,8 @@ def _of_studies(experiment: Shown, item: Item, workshop: Workshop) -> PaperRepor
     figures = _figures(experiment, reader.shown)
     made_with = _made_with([trial.versions for trial in reader.shown.trials])
     left_out = [task for task in every if task not in there]
-    notes = _notes(reader) + ([f"Not run here: {', '.join(left_out)}."] if left_out else [])
+    notes = _notes(reader) + ([f"Run with {seeds[0]} of {seeds[1]} seeds."] if seeds is not None else [])
+    notes += [f"Not run here: {', '.join(left_out)}."] if left_out else []
     return PaperReport(item, workshop, [table], verdicts, figures, notes, cells, made_with)
 
 

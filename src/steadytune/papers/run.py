@@ -53,6 +53,7 @@ class Workshop:
     models: Mapping[str, str] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()  # run these only; empty: all of an item's
     known: tuple[str, ...] = ()  # kept runs (study/known.py)
+    seeds: int | None = None  # run so many at the most; None: all of a study's
 
     def folder(self, name: str) -> Path:
         return self.out / self.scale / name
@@ -87,7 +88,7 @@ def run_experiment(
         if workshop.tasks and not part.for_all and not set(workshop.tasks) & set(part.make(setting)["tasks"]):
             continue  # such as the learning rates of other tasks
         say(f"{part.name}: {workshop.folder(part.name)}")
-        code = run_part(part, setting, run_study, workshop.tasks, workshop.known_to(part)) or code
+        code = run_part(part, setting, run_study, workshop) or code
         if code > 1:  # stopped; failed trials are 1, and the other studies may do without them
             return code
         earlier[part.name] = read_part(workshop, part.name)
@@ -116,14 +117,13 @@ def _made_with(data: Data) -> dict[str, str]:
     return versions(torch.device("cpu")) | ({"device": data["device"]} if "device" in data else {})
 
 
-def run_part(
-    part: Part, setting: Setting, run_study: RunStudy, tasks: Collection[str] = (), known: Sequence[str] = ()
-) -> int:
+def run_part(part: Part, setting: Setting, run_study: RunStudy, workshop: Workshop) -> int:
     """One study: what it needs is made, its file written, its trials run, its models joined."""
     _make(setting.folder)
     if part.prepare is not None:
         part.prepare(setting)
-    file = write_study(setting.folder, only(part.make(setting), tasks))
+    file = write_study(setting.folder, at_most(only(part.make(setting), workshop.tasks), workshop.seeds))
+    known = workshop.known_to(part)
     code = run_inside(file, known) if setting.scale == "smoke" else run_study(file, known)
     if code == 0 and part.finish is not None:
         from steadytune.study.folder import read_results
@@ -148,6 +148,15 @@ def only(study: Data, tasks: Collection[str]) -> Data:
         for name, variant in study["variants"].items()
     }
     return {**study, "tasks": kept(study["tasks"]), "variants": variants}
+
+
+def at_most(study: Data, seeds: int | None) -> Data:
+    """The study with fewer seeds: the first of them, of a grid on both sides. More may follow."""
+    if seeds is None:
+        return study
+    given = study["seeds"]
+    fewer = {name: min(seeds, count) for name, count in given.items()} if isinstance(given, dict) else min(seeds, given)
+    return {**study, "seeds": fewer}
 
 
 def tasks_of(experiment: Shown, workshop: Workshop) -> list[str]:
@@ -251,8 +260,11 @@ def keep_runs(workshop: Workshop, folder: Path) -> dict[Path, int]:
 
 
 def command(what: str, id: str, workshop: Workshop) -> str:
-    tasks = "".join(f" --task {shlex.quote(name)}" for name in workshop.tasks if what == "run")
-    return f"steadytune paper {what} {id} --scale {workshop.scale}{tasks} --out {workshop.out}"
+    part = ""
+    if what == "run":
+        part = "".join(f" --task {shlex.quote(name)}" for name in workshop.tasks)
+        part += f" --seeds {workshop.seeds}" if workshop.seeds is not None else ""
+    return f"steadytune paper {what} {id} --scale {workshop.scale}{part} --out {workshop.out}"
 
 
 def scale_of(id: str, out: Path) -> Scale:
