@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from steadytune.study.folder import prepare, read_results
 from steadytune.study.ledger import Ledger
 from steadytune.study.local import run_local
+from steadytune.study.outcome import Outcome
 from steadytune.study.status import read_status
 from tiny_study import PLAIN, SETTINGS, write
 from tiny_text import reviews, save_encoder, write_csv
@@ -83,6 +84,27 @@ def test_running_again_has_nothing_to_do(done, world):
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["finished"] == 4
     assert (metrics(done), [r.ended for r in Ledger.open(done / "ledger.sqlite", readonly=True).rows()]) == before
+
+
+def test_what_a_changed_file_no_longer_asks_for_is_not_run(world):
+    """What runs or has ended stays; what waits goes, and comes back when it is asked for again."""
+    folder = prepare(write(world, "fewer", seeds=3)).folder
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        done, running = ledger.claim("a", 60.0), ledger.claim("b", 60.0)
+        assert ledger.finish(done, Outcome("finished", {}))
+
+        def waiting():
+            return {row.key for row in ledger.rows(status="pending")}
+
+        before = waiting()
+        assert len(before) == 4
+        prepare(write(world, "fewer", seeds=3))
+        assert waiting() == before
+        kept = prepare(write(world, "fewer", seeds=1, variants={"standard": {}}))
+        assert waiting() == {key for key, _, _ in kept.plan.rows()} - {done.key, running.key} == set()
+        assert {row.key: row.status for row in ledger.rows()} == {done.key: "finished", running.key: "running"}
+        prepare(write(world, "fewer", seeds=3))
+        assert waiting() == before
 
 
 def test_status_export_and_plan(done, world):

@@ -8,7 +8,7 @@
       report.html, figures/, tables/
 
 Preparing the same file again finds the same trials. A file that was changed adds what is new; trials that it no longer
-asks for stay in the ledger and are not reported.
+asks for are not run, and those that have ended stay in the ledger and are not reported.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ def prepare(
                 ledger.set_meta(name, value)
         prepared = Prepared(folder, study, tasks, data, models, base, Plan(()), 0, known or Known())
         prepared.new = prepared.plan_(ledger)
+        if there.get("text") != study.text:  # not else: another run of the same file may have planned more by now
+            ledger.drop_pending(key for key, _, _ in prepared.plan.rows())
     write_text(folder / FILE, study.text)
     return prepared
 

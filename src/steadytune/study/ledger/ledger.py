@@ -31,6 +31,7 @@ from steadytune.study.ledger.statements import (
     BEAT,
     CLAIM,
     DIED,
+    DROP,
     FAIL,
     FINISH,
     GIVE_BACK,
@@ -129,6 +130,11 @@ class Ledger:
                 raise SteadytuneError(f"The spec of trial {key} must be JSON text.")
         with self._file.durably():
             return self._file.write_many("INSERT OR IGNORE INTO trials (key, spec, rank) VALUES (?, ?, ?)", rows)
+
+    def drop_pending(self, wanted: Iterable[str]) -> int:
+        """Take back trials that wait and are not `wanted`; planned again, they wait again. Returns how many."""
+        with self._file.durably():
+            return len(self._file.write(DROP, {"keys": json.dumps(list(wanted))}))
 
     def retry_failed(self, keys: Iterable[str] | None = None) -> list[str]:
         """Plan failed trials again, with a clean record: those of `keys`, or all. Returns which."""

@@ -60,3 +60,6 @@ WHERE status = 'running' AND {OF_WORKER} RETURNING key"""
 RETRY = """
 UPDATE trials SET status = 'pending', deaths = 0, error = NULL, ended = NULL, seconds = NULL
 WHERE status = 'failed' AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys))) RETURNING key"""
+
+DROP = """
+DELETE FROM trials WHERE status = 'pending' AND key NOT IN (SELECT value FROM json_each(:keys)) RETURNING key"""
