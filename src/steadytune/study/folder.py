@@ -117,12 +117,13 @@ def prepare(
             del meta["models"]
             models = {}
         for name, value in meta.items():
-            if there.get(name) != value:
+            if there.get(name) != value and name != "text":
                 ledger.set_meta(name, value)
         prepared = Prepared(folder, study, tasks, data, models, base, Plan(()), 0, known or Known())
         prepared.new = prepared.plan_(ledger)
         if there.get("text") != study.text:  # not else: another run of the same file may have planned more by now
             ledger.drop_pending(key for key, _, _ in prepared.plan.rows())
+            ledger.set_meta("text", study.text)  # last: whoever is killed before does all of it again
     write_text(folder / FILE, study.text)
     return prepared
 
