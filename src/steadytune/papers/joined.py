@@ -3,8 +3,9 @@
     P(y|x) = 1/k Σ_i P_i(y|x)  at every step of the beam search;        w̄ = 1/k Σ_i w_i
 
 The models are those that a study has kept. In a beam search the first model is asked as always, and a processor of its
-scores asks the others about the same prefixes, without a cache: rows of one sentence stay together, so row r belongs to
-sentence r // beams.
+scores asks the others about the same prefixes: rows of one sentence stay together, so row r belongs to sentence r //
+beams. Which beam a row comes from is not told there, so the others read their prefixes anew at every step; in a greedy
+search, where rows stay what they are, they remember them.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class _JointScores:
 
     def __init__(self, others: Sequence[Any], input_ids: Tensor, attention_mask: Tensor, beams: int) -> None:
         self.others, self.mask = others, attention_mask.repeat_interleave(beams, 0)
+        self.remembers = beams == 1
+        self.past: list[Any] = [None for _ in others]  # what a model has read, as it keeps it
         read = [model.get_encoder()(input_ids=input_ids, attention_mask=attention_mask) for model in others]
         self.read = [made.last_hidden_state.repeat_interleave(beams, 0) for made in read]
 
@@ -56,13 +59,16 @@ class _JointScores:
         from steadytune.methods.ensemble import ensemble_logits
 
         logits = [scores]
-        for model, states in zip(self.others, self.read):
+        for number, (model, states) in enumerate(zip(self.others, self.read)):
             made = model(
                 encoder_outputs=BaseModelOutput(last_hidden_state=states),
                 attention_mask=self.mask,
-                decoder_input_ids=prefixes,
-                use_cache=False,
+                decoder_input_ids=prefixes[:, -1:] if self.remembers else prefixes,
+                past_key_values=self.past[number],
+                use_cache=self.remembers,
             )
+            if self.remembers:
+                self.past[number] = made.past_key_values
             logits.append(made.logits[:, -1])
         return ensemble_logits(logits).to(scores.dtype)
 
