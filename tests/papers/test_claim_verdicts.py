@@ -142,6 +142,7 @@ def test_a_single_number_is_compared_not_tested():
     assert (found.holds, found.p_value, found.how) == (True, None, "compared, not tested")
     runs = judged(claim("greater", statistic="value"), [sample(37.0, spread=20), sample(36.0, exact=True)])
     assert runs.holds is True
+    assert "one sample against one number" in runs.how
     assert runs.p_value == pytest.approx(
         scipy_stats.ttest_1samp(37.0 + 20 * NOISE, 36.0, alternative="greater").pvalue, rel=1e-9
     )

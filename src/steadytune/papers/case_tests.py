@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,7 +77,11 @@ def _compare(claim: Claim, samples: Sequence[Sample], toward: bool | None, words
     tail: stats.Tail = "greater" if claim.kind == "greater" else "less"
     if claim.statistic in ("max", "min"):
         return _extremes(claim, a, b, paired, toward, words)
-    return _of_test(stats.student_t_test(a, b, tail=tail, paired=paired), toward, words)
+    made = _of_test(stats.student_t_test(a, b, tail=tail, paired=paired), toward, words)
+    if any(sample.exact for sample in samples):  # that is what pairs with a constant come to
+        how = f"Student's t-test, one sample against one number, one-tailed (first {tail}), n = {a.size}"
+        made = replace(made, how=how)
+    return made
 
 
 def _extremes(claim: Claim, a: np.ndarray, b: np.ndarray, paired: bool, toward: bool | None, words: str) -> Outcome:
