@@ -130,7 +130,10 @@ def _figures(experiment: Shown, shown: StudyResults) -> list[Figure]:
 
     kept = {task: info for task, info in shown.tasks.items() if task != TIMED}
     trials = [trial for trial in shown.trials if trial.task in kept]
-    compared = compare_all(replace(shown, tasks=kept, trials=trials))
+    ran = {shown.baseline, *(trial.variant for trial in trials if trial.ended)}  # the line of another would be empty
+    trials = [trial for trial in trials if trial.variant in ran]
+    variants = {name: variant for name, variant in shown.variants.items() if name in ran}
+    compared = compare_all(replace(shown, tasks=kept, trials=trials, variants=variants))
     return [figure for name in experiment.figures for figure in named(compared, name)]
 
 
