@@ -50,7 +50,7 @@ class KeptRun:
 
     def line(self) -> str:
         plain = {"content": json.loads(self.content), "status": self.outcome.status, "result": self.outcome.result}
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def keep(ledger: Path, target: Path) -> int:
