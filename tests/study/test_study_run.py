@@ -197,7 +197,7 @@ def test_other_data_than_planned_is_refused(world):
 
 
 def test_killed_in_the_middle_of_training_it_ends_with_the_same_weights(world):
-    base = {**SETTINGS, "steps": 200, "evaluations": 20}
+    base = {**SETTINGS, "steps": 800, "evaluations": 20}  # seconds long: looked at once a second
     variants = {"mixout": {"add": [{"method": "mixout", "p": 0.3}]}}
     settings = {"base": base, "variants": variants, "seeds": 1, "keep_models": True}
     calm, killed = (prepare(write(world, name, **settings)) for name in ("calm", "killed"))
