@@ -15,16 +15,12 @@ from steadytune.study.known import Known, keep, of_file
 from steadytune.study.ledger import Ledger
 from steadytune.study.outcome import Outcome
 from steadytune.study.plan import plan
-from tiny_study import write
-from tiny_text import reviews, save_encoder, write_csv
+from tiny_study import furnish, write
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("known")
-    save_encoder(folder / "encoder")
-    write_csv(folder / "reviews.csv", reviews(120))
-    return folder
+    return furnish(tmp_path_factory.mktemp("known"))
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +128,7 @@ def test_a_model_directory_is_known_by_what_is_in_it(world, done, tmp_path):
     """The same path with other weights is another trial; the same weights at another path of the same name are not."""
     for name in ("same", "other"):
         (tmp_path / name).mkdir()
-        write_csv(tmp_path / name / "reviews.csv", reviews(120))
-        save_encoder(tmp_path / name / "encoder")
+        furnish(tmp_path / name)
     assert prepare(write(tmp_path / "same", "study"), known=Known([done])).taken == 4
     config = tmp_path / "other" / "encoder" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"hidden_dropout_prob": 0.2}))

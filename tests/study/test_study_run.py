@@ -14,16 +14,13 @@ from steadytune.study.ledger import Ledger
 from steadytune.study.local import run_local
 from steadytune.study.outcome import Outcome
 from steadytune.study.status import read_status
-from tiny_study import PLAIN, SETTINGS, write
-from tiny_text import reviews, save_encoder, write_csv
+from tiny_study import PLAIN, SETTINGS, furnish, write
+from tiny_text import reviews, write_csv
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("study")
-    save_encoder(folder / "encoder")
-    write_csv(folder / "reviews.csv", reviews(120))
-    return folder
+    return furnish(tmp_path_factory.mktemp("study"))
 
 
 def steadytune(*arguments, **options):

@@ -1,7 +1,7 @@
 """How attention is computed in a training pass, where torch's own choice is slow.
 
 On a CPU torch takes its flash kernel for attention without dropout. In a low precision its forward and backward pass
-take 1.5 to 5 times as long as plain matrix products for rows of 16 to 128 tokens, and longer than in float32 (x86-64
+take 1.4 to 6 times as long as plain matrix products for rows of 16 to 128 tokens, and longer than in float32 (x86-64
 with AVX-512 bfloat16, torch 2.13; `python benchmarks/attention.py`). Beyond that, mostly in float32, and where nothing
 is learned, it is the faster one.
 """

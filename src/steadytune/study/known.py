@@ -1,6 +1,6 @@
 """Runs that are known already: what somebody has run once is not run again.
 
-A trial is known by its content (plan.py): recipe, data, streams and metric. So its outcome may be taken over from
+A trial is known by its content (plan.py), what its key is a hash of. So its outcome may be taken over from
 another study, or from a file that was kept of one, and a study that was begun on one machine is finished on another:
 
     keep(ledger, "figure-2.runs.gz")            # every trial that has ended, small enough for a repository
@@ -27,6 +27,7 @@ from steadytune.errors import SteadytuneError
 from steadytune.study.ledger import Ledger
 from steadytune.study.new_file import new_file
 from steadytune.study.outcome import Outcome
+from steadytune.study.plan import canonical
 from steadytune.study.status import LEDGER
 
 ENDING = ".runs.gz"
@@ -73,7 +74,7 @@ def _of_ledger(path: Path) -> Iterator[KeptRun]:
     with Ledger.open(path, readonly=True) as ledger:
         specs = {row.key: row.spec for row in ledger.rows() if row.status in _ENDED}
         for key, outcome in ledger.outcomes():
-            yield KeptRun(_canonical(specs[key]["content"]), Outcome(outcome.status, _shortened(outcome.result)))
+            yield KeptRun(canonical(specs[key]["content"]), Outcome(outcome.status, _shortened(outcome.result)))
 
 
 def of_file(path: Path) -> Iterator[KeptRun]:
@@ -96,7 +97,7 @@ def _read(data: Any, where: str) -> KeptRun:
         and data.get("status") in _ENDED
     ):
         raise SteadytuneError(f"{where}: this is not a run that has ended.")
-    return KeptRun(_canonical(data["content"]), Outcome(data["status"], data["result"]))
+    return KeptRun(canonical(data["content"]), Outcome(data["status"], data["result"]))
 
 
 class Known:
@@ -139,11 +140,6 @@ def _sources(place: Path) -> Sequence[Path]:
     if not found:
         raise SteadytuneError(f"{place} has no known runs: it is neither a study's folder nor one of *{ENDING} files.")
     return found
-
-
-def _canonical(content: Mapping[str, Any]) -> str:
-    """As planning writes it, so that its hash is the trial's key."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _shortened(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """From a study to its trials: a pure function of the study, its data, and what has come out so far.
 
 A trial's key is the sha256 of its content: recipe, streams, data, how they are scored, and what is in the model's
-directory where it is one. Planning twice gives the
-same rows; two variants that come to the same recipe share their runs. Where settings are chosen (V16), the tuning
-trials are planned first, and the reported ones of a task and variant as soon as its choice is made.
+directory where it is one. Planning twice gives the same rows; two variants that come to the same recipe share their
+runs. Where settings are chosen (V16), the tuning trials are planned first, and the reported ones of a task and variant
+as soon as its choice is made.
 """
 
 from __future__ import annotations
@@ -119,12 +119,17 @@ class _Maker:
             data: dict[str, Any] = {**self.scoring[task], "format": 1, "recipe": recipe.to_data()}
             if (name := name_in(recipe)) in self.models:
                 data["model"] = self.models[name]
-            shared = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+            shared = canonical(data)
             self.parts[task, id(recipe)] = shared
         # "streams" sorts behind the other keys, so this is the canonical JSON of the whole.
-        own = json.dumps(asdict(streams), sort_keys=True, separators=(",", ":"))
+        own = canonical(asdict(streams))
         content = f'{shared[:-1]},"streams":{own}}}'
         return Trial(hashlib.sha256(content.encode()).hexdigest(), task, variant, phase, streams, recipe, content)
+
+
+def canonical(data: Mapping[str, Any]) -> str:
+    """The one way to write data that is hashed."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def name_in(recipe: Recipe) -> str:
