@@ -36,6 +36,7 @@ from mixout_passes import passes
 from mixout_tune import tune
 from steadytune import AdamW, Mixout, apply_
 from steadytune.engine.quick import quicken_
+from steadytune.engine.quick_embedding import unquicken_embeddings_
 from steadytune.engine.quick_linear import WeightCasts
 from steadytune.kernels import mixout_columns
 from steadytune.methods import mixed_layers
@@ -94,6 +95,7 @@ class Training:
     def quick(self) -> Training:
         """After methods, as in the engine."""
         self.casts = quicken_(self.model, self.bench.dtype)
+        unquicken_embeddings_(self.model)  # on a CPU they write their gradient themselves; here it is gathered
         return self
 
     def with_masks(self, p: float, kept_only: bool = True, beforehand: bool | None = None) -> Training:

@@ -43,7 +43,7 @@ from steadytune.tasks.base import Data
 
 def task_of(folder: Path) -> dict[str, Any]:
     """RTE as the study file names it, or made-up rows of its lengths."""
-    place = Path(os.environ.get("STEADYTUNE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+    place = Path(os.environ.get("STEADYTUNE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")).resolve()
     if (place / "glue" / "RTE" / "train.tsv").is_file():
         return {"glue": str(place / "glue" / "RTE")}
     draw = np.random.default_rng(0)
