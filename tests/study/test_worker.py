@@ -13,6 +13,7 @@ from steadytune.errors import SteadytuneError
 from steadytune.study import heart, trial_folders
 from steadytune.study.ledger import Ledger, LedgerError
 from steadytune.study.outcome import Outcome, Stopped
+from steadytune.study.replicas import Crowd
 from steadytune.study.worker import CANNOT_GO_ON, DiskFull, work
 
 LONG = 60.0  # seconds: nothing here takes as long
@@ -88,6 +89,35 @@ def test_an_error_is_recorded_at_once_and_the_next_trial_runs(ledger, path, erro
     assert (failed.attempts, failed.deaths) == (1, 0)
     assert failed.error.startswith("Traceback")
     assert failed.error.rstrip().endswith(f"{type(error).__name__}: bad") or "SteadytuneError: bad" in failed.error
+
+
+@pytest.mark.parametrize("said", ["CUDA out of memory. Tried to allocate", "CUDA error: out of memory"])
+def test_memory_that_ran_out_beside_others_is_no_fault_of_the_trial(ledger, path, said):
+    plan_specs(ledger, {"x": 1}, {"x": 2})
+    seen = []
+
+    def run(spec, folder, progress, stop):
+        seen.append(spec["x"])
+        if seen == [1]:
+            raise RuntimeError(said)
+        return Outcome("finished", {})
+
+    assert go(path, run, crowd=Crowd()) == 2
+    assert statuses(ledger) == ["finished", "finished"]
+    assert seen == [1, 2, 1]  # again when no other is beside it
+    assert (ledger.rows()[0].attempts, ledger.rows()[0].deaths) == (2, 1)
+
+
+def test_a_trial_without_room_even_alone_fails(ledger, path):
+    plan_specs(ledger, {})
+
+    def run(spec, folder, progress, stop):
+        raise RuntimeError("CUDA out of memory")
+
+    go(path, run, crowd=Crowd())
+    assert statuses(ledger) == ["failed"]
+    assert "The memory ran out" in ledger.rows()[0].error
+    assert ledger.rows()[0].attempts == 3
 
 
 def test_a_result_that_cannot_be_recorded_fails_its_trial(ledger, path):

@@ -96,7 +96,7 @@ class Chunk:
         elif self.device.type == "cuda":
             self.why_plain = self.why_plain or "the rows would take more than a tenth of the GPU's memory"
         if self.device.type == "cuda" and alone:
-            kind = (recipe.model, recipe.precision, str(recipe.methods), encoded.fingerprint)
+            kind = (recipe.model, recipe.start_from, recipe.precision, str(recipe.methods), encoded.fingerprint)
             self.graphs = Graphs(lane, self.model, parameters, kind, [self.loss])
         self._inputs: dict[Shape, _Inputs] = {}
         self.packing = packing_for(self.model, encoded, recipe, lane) if packs else None
@@ -152,7 +152,7 @@ class Chunk:
             return
         with self.lane.turn():
             seed_(self.device, seed)
-            batch = self.resident.batch(wanted.to(self.device), shape.widths)
+            batch = self.resident.batch(wanted.to(self.device, non_blocking=True), shape.widths)
             self._add(batch, share, moment, shape.first, shape.tokens)
 
     def _add(self, batch: dict[str, Tensor], share: float | Tensor, moment: Moment, first: bool, tokens: int) -> None:

@@ -132,6 +132,7 @@ def _run(
     ruler.begin(model, applied.site.reinitialised)
     optimizer = applied.optimizer(recipe.lr, recipe.weight_decay)
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
+    scaler.scale(torch.zeros((), device=device))  # makes its numbers now: recorded, every replay would make them anew
     gradient = BatchGradient(applied, recipe, encoded, streams, processes, scaler, lane, options.bucket, options.graphs)
     order = Order(len(encoded.splits["train"]), applied.batch_size(recipe.batch_size), streams)
     planned = recipe.planned_steps(order.steps_per_epoch)

@@ -115,25 +115,26 @@ def row_losses_triton_(z: Tensor, terms: Terms, offset: Tensor | None = None, gr
     labels = terms.labels.contiguous()
     picked = z.gather(-1, labels.expand(2, -1).unsqueeze(-1))  # also what notices a label that is no class
     block = min(LONGEST_BLOCK, max(16, triton.next_power_of_2(classes)))
-    _rows[(rows,)](
-        z,
-        picked,
-        labels,
-        terms.labelled.contiguous(),
-        terms.compared.contiguous(),
-        terms.nu,
-        terms.kappa,
-        picked if offset is None else offset.contiguous(),  # an address is needed, and never read
-        losses,
-        rows,
-        *terms.passes,
-        terms.smoothing,
-        CLASSES=classes,
-        STRIDE=z.stride(1),
-        BLOCK=block,
-        HAS_OFFSET=offset is not None,
-        SMOOTHED=terms.smoothing > 0.0,
-        GRADIENT=gradient,
-        num_warps=8 if block >= 2048 else 4 if block >= 512 else 1,
-    )
+    with torch.cuda.device_of(z):
+        _rows[(rows,)](
+            z,
+            picked,
+            labels,
+            terms.labelled.contiguous(),
+            terms.compared.contiguous(),
+            terms.nu,
+            terms.kappa,
+            picked if offset is None else offset.contiguous(),  # an address is needed, and never read
+            losses,
+            rows,
+            *terms.passes,
+            terms.smoothing,
+            CLASSES=classes,
+            STRIDE=z.stride(1),
+            BLOCK=block,
+            HAS_OFFSET=offset is not None,
+            SMOOTHED=terms.smoothing > 0.0,
+            GRADIENT=gradient,
+            num_warps=8 if block >= 2048 else 4 if block >= 512 else 1,
+        )
     return losses

@@ -78,7 +78,7 @@ def work(
 
             claim = ask(False) if crowd is None else crowd.claim(ask)
             if claim is not None:
-                ended += _run_one(ledger, run, claim, heart, Path(folder), alone=crowd is None)
+                ended += _run_one(ledger, run, claim, heart, Path(folder), worker, alone=crowd is None)
                 if crowd is not None:
                     crowd.left()
                 continue
@@ -89,7 +89,7 @@ def work(
     return ended
 
 
-def _run_one(ledger: Ledger, run: Run, claim: Claim, heart: Heart, folder: Path, alone: bool) -> bool:
+def _run_one(ledger: Ledger, run: Run, claim: Claim, heart: Heart, folder: Path, worker: str, alone: bool) -> bool:
     """Whether the trial has ended, by our hand."""
     print(BEGINS.format(claim.key), file=sys.stderr, flush=True)
     with heart.beats_for(claim) as pulse:
@@ -98,8 +98,12 @@ def _run_one(ledger: Ledger, run: Run, claim: Claim, heart: Heart, folder: Path,
             outcome = run(spec, folders.take_over(folder, claim.key, claim.attempts), pulse.say, pulse.stop)
             ours = ended = ledger.finish(claim, outcome)
         except BaseException as error:  # SystemExit too: a trial does not end its worker
-            spec, ended = {"keep": True}, not _is_a_stop(error, pulse.stop)
-            ours = _record_error(ledger, claim, error, alone) if ended else ledger.release(claim)
+            crowded = not alone and ran_out_of_memory(error)
+            spec, ended = {"keep": True}, not crowded and not _is_a_stop(error, pulse.stop)
+            if crowded:  # others had the room: it runs again by itself, and fails if that does not help
+                ours = bool(ledger.died(worker, "The memory ran out, beside other trials of its process.", str(error)))
+            else:
+                ours = _record_error(ledger, claim, error, alone) if ended else ledger.release(claim)
             if isinstance(error, KeyboardInterrupt):
                 raise
     if not ours:
@@ -122,7 +126,7 @@ def _record_error(ledger: Ledger, claim: Claim, error: BaseException, alone: boo
     if disk_is_full(error):
         ledger.release(claim)
         raise DiskFull(f"Trial {claim.key} could not write: {error}. Make room, then run the same command again.")
-    lost = "CUDA error" in str(error)  # not "CUDA out of memory", after which all is well again
+    lost = "CUDA error" in str(error) and not ran_out_of_memory(error)  # after which all is well again
     if lost and not alone:
         raise DeviceLost(f"The GPU takes nothing more from this process, as trial {claim.key} saw: {error}") from error
     recorded = ledger.fail(claim, "".join(traceback.format_exception(error)))
@@ -139,6 +143,11 @@ def disk_is_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """In torch's words, in CUDA's or in ours; torch itself is not imported here."""
+    return "out of memory" in str(error).lower()
 
 
 # -- as a process -----------------------------------------------------------------------------------------------------
