@@ -19,9 +19,11 @@ from steadytune import (
     Streams,
     WeightDecay,
 )
+from steadytune.engine.graphs import Graphs
 from steadytune.engine.lane import Lane, Lanes
 from steadytune.engine.noise import private_randomness
 from steadytune.engine.train import train
+from steadytune.methods.mask_pool import MaskPool
 from tiny_tasks import KINDS, save_model, tiny_run
 
 pytestmark = [
@@ -65,10 +67,14 @@ def test_every_kind_of_task(kind, tmp_path):
 
 @pytest.mark.parametrize("methods", METHODS.values(), ids=METHODS.keys())
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_every_method(methods, precision, tmp_path):
+def test_every_method(methods, precision, tmp_path, monkeypatch):
     recipe, encoded = tiny_run("classification", tmp_path, methods=methods, steps=24, weight_decay=0.01)
     recipe = replace(recipe, precision=precision)
+    replayed, replay = [], Graphs.replay
+    monkeypatch.setattr(Graphs, "replay", lambda self, name: replayed.append(name) or replay(self, name))
     graphed, plain = (train(recipe, encoded, STREAMS, device="cuda", graphs=on) for on in (True, False))
+    assert replayed.count("update") >= 22  # all but the first, and what comes before a recording
+    assert len(replayed) - replayed.count("update") >= 18  # chunks: all shapes but rare ones
     assert unrecorded(graphed[0]) == []
     same(graphed, plain, 1e-4 if precision == "fp32" else 3e-2)
 
@@ -78,6 +84,28 @@ def test_fp16_records_the_chunks_and_says_why_not_the_update(tmp_path):
     graphed, plain = (train(recipe, encoded, STREAMS, device="cuda", graphs=on) for on in (True, False))
     assert [note for note in unrecorded(graphed[0]) if "Updates" in note] == unrecorded(graphed[0]) != []
     same(graphed, plain, 3e-2)
+
+
+def test_masks_of_plain_mixout_are_drawn_at_once(tmp_path, monkeypatch):
+    recipe, encoded = tiny_run("classification", tmp_path, methods=METHODS["mixout"], steps=24)
+    drawn, draw_ = [], MaskPool.draw_
+    monkeypatch.setattr(MaskPool, "draw_", lambda self: drawn.append(len(self.layers)) or draw_(self))
+    train(recipe, encoded, STREAMS, device="cuda")
+    assert len(drawn) >= 24
+    assert min(drawn) > 4
+
+
+def test_fp16_in_a_lane_that_has_run_before_is_fp16_alone(tmp_path):
+    """The loss scale is a state: made inside a recording, every replay would set it back."""
+    recipe, encoded = tiny_run("classification", tmp_path, methods=METHODS["plain"], steps=24, precision="fp16")
+    recipe = replace(recipe, lr=1e-2)
+    alone = train(recipe, encoded, STREAMS, device="cuda", deterministic=True)[0]
+    lanes = Lanes(several=True)
+    lane = Lane(torch.device("cuda", 0), lanes)
+    with private_randomness(torch.device("cuda", 0), deterministic=True):
+        found = [train(recipe, encoded, STREAMS, device="cuda", lane=lane)[0] for _ in range(3)]
+    for each in found:
+        assert each.losses == alone.losses
 
 
 def test_a_loss_that_looks_at_the_moment_is_not_recorded(tmp_path):

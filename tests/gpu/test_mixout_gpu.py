@@ -1,6 +1,6 @@
 """Mixout on a real device: the same masks as on the CPU, the same gradients, replay in another thread's backward.
 
-All device tests: `python -m pytest -m gpu tests`.
+All device tests: `python -m pytest -m gpu tests/gpu`.
 """
 
 import copy

@@ -1,6 +1,6 @@
 """Mixout's kernels on a real device: the bits of the CPU, float64 references, no wait for the device, CUDA graphs.
 
-All device tests: `python -m pytest -m gpu tests`.
+All device tests: `python -m pytest -m gpu tests/gpu`.
 """
 
 import copy

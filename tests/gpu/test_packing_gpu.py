@@ -1,6 +1,6 @@
 """Packed rows on a real device: the kernel against plain torch, packed against padded in float64, CUDA graphs, runs.
 
-All device tests: `python -m pytest -m gpu tests`.
+All device tests: `python -m pytest -m gpu tests/gpu`.
 """
 
 import numpy as np

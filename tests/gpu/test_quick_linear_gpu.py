@@ -1,6 +1,6 @@
 """Quick linear layers on a real device: bits of torch's casts, float64 references, no wait for the device, CUDA graphs.
 
-All device tests: `python -m pytest -m gpu tests`.
+All device tests: `python -m pytest -m gpu tests/gpu`.
 """
 
 import copy

@@ -1,6 +1,6 @@
 """Quick layer norms on a real device: float64 references, the same bits twice and in CUDA graphs, no waiting.
 
-All device tests: `python -m pytest -m gpu tests`.
+All device tests: `python -m pytest -m gpu tests/gpu`.
 """
 
 import copy

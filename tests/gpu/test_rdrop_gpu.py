@@ -1,6 +1,6 @@
 """R-Drop's kernels on a real device: against float64, without waiting for the device, in a CUDA graph and compiled.
 
-All device tests: `python -m pytest -m gpu tests`.
+All device tests: `python -m pytest -m gpu tests/gpu`.
 """
 
 import pytest

@@ -1,4 +1,7 @@
-"""The engine on a real GPU: precisions, memory, determinism, resuming, the CPU's numbers: `pytest -m gpu tests/gpu`"""
+"""The engine on a real GPU: precisions, memory, determinism, resuming, the CPU's numbers.
+
+All device tests: `python -m pytest -m gpu tests/gpu`.
+"""
 
 import json
 import os
@@ -12,6 +15,7 @@ import pytest
 import torch
 
 from steadytune import Dropout, Mixout, RDrop, Reinit, Streams
+from steadytune.engine.chunk import Chunk
 from steadytune.engine.encode import encode
 from steadytune.engine.train import train
 from steadytune.tasks import acceptability
@@ -90,6 +94,26 @@ def test_out_of_memory_halves_the_batch(tmp_path):
     assert any("Out of memory at step 1: batches are cut" in note for note in tight.notes)
     assert tight.losses == pytest.approx(roomy.losses, rel=1e-3)
     assert tight.peak_memory < 0.55 * roomy.peak_memory
+
+
+@pytest.mark.parametrize("methods", [(CALM,), (RDrop(alpha_schedule="linear"),)], ids=["recorded", "update alone"])
+def test_out_of_memory_in_mid_run_leaves_recorded_updates_right(methods, tmp_path, monkeypatch):
+    recipe, encoded = tiny_run("classification", tmp_path, methods=methods, steps=16, batch_size=8)
+    loss, calls = Chunk._loss, []
+
+    def full_once(self, batch, moment):
+        calls.append(len(batch["labels"]))
+        if len(calls) == 7:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss(self, batch, moment)
+
+    plain = train(recipe, encoded, STREAMS, device="cuda", graphs=False)[0]
+    monkeypatch.setattr(Chunk, "_loss", full_once)
+    found = train(recipe, encoded, STREAMS, device="cuda")[0]
+    assert any("Out of memory at step" in note for note in found.notes)
+    assert len(set(found.grad_norms)) == 16  # a recording that reads old gradients says the same again and again
+    if methods == (CALM,):
+        assert found.losses == pytest.approx(plain.losses, rel=1e-3)
 
 
 def test_a_diverging_run_is_a_result(tmp_path):

@@ -164,14 +164,3 @@ def test_dropout_is_mixout_toward_zero_for_one_row():
         elif not isinstance(layer, StreamDropout):
             h = layer(h)
     torch.testing.assert_close(h, dropped)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_trains_the_same_restarts():
-    restarts = mixed_bag()
-    starts = starts_of(restarts)
-    here = train(starts, restarts, Training(weight_decay=0.1), DIGITS.train)
-    there = train(starts, restarts, Training(weight_decay=0.1), DIGITS.to("cuda").train)
-    for name, each in here.weights.items():
-        torch.testing.assert_close(there.weights[name].cpu(), each, rtol=1e-6, atol=1e-6)

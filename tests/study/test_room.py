@@ -1,10 +1,12 @@
 """How many trials a GPU gets at a time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from steadytune import CheckpointAverage, RDrop
 from steadytune.errors import SteadytuneError
 from steadytune.recipe import Recipe
 from steadytune.study import room
@@ -60,6 +62,23 @@ def test_a_model_that_hardly_fits_gets_one_place(recipe):
     assert room._replicas(recipe, 1) == 1
     assert room._replicas(recipe, 2 * GIB) == 6
     assert room._replicas(recipe, 8 * GIB) == 18
+
+
+def test_workers_share_a_gpus_trials(recipe, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: type("P", (), {"total_memory": 80 * GIB}))
+    found = {workers: room.per_gpu("auto", [recipe], Path(), workers) for workers in (None, 1, 2, 3, 6, 100)}
+    assert found == {None: 18, 1: 18, 2: 18, 3: 9, 6: 6, 100: 1}
+
+
+def test_two_passes_and_kept_weights_take_room(recipe):
+    twice = replace(recipe, methods=(RDrop(),))
+    kept = replace(recipe, methods=(CheckpointAverage(last=40),))
+    assert room._replicas(twice, 2 * GIB) < room._replicas(recipe, 2 * GIB)
+    assert room._replicas(kept, 2 * GIB) <= room._replicas(recipe, 2 * GIB)
+    assert (room._passes(recipe), room._passes(twice), room._kept(kept)) == (1, 2, 40)
+    assert room._passes(replace(recipe, methods=(RDrop(alpha=0.0),))) == 1
 
 
 def test_a_model_that_is_not_at_hand_gets_one_place():

@@ -48,7 +48,7 @@ class RunResult:
     losses: Sequence[float]  # per step
     grad_norms: Sequence[float]  # per step, before clipping
     seconds: float  # wall time, added up over resumptions
-    peak_memory: int  # bytes: of tensors on a GPU, of the whole process on a CPU
+    peak_memory: int  # bytes: of tensors on a GPU, of the whole process on a CPU; 0 beside other runs of the process
     notes: Sequence[str] = ()
     predictions: Mapping[str, Predictions] = field(default_factory=dict)  # of the best weights, by split
     versions: Mapping[str, str] = field(default_factory=dict)

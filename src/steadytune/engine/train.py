@@ -285,7 +285,7 @@ def _run(
         losses=state.losses,
         grad_norms=state.grad_norms,
         seconds=earlier + time.perf_counter() - began,
-        peak_memory=peak_memory(device),
+        peak_memory=0 if lane.lanes.several else peak_memory(device),
         notes=state.notes,
         predictions=predictions,
         versions=versions(device),

@@ -105,7 +105,7 @@ def run_study(
     if per_gpu is not None:
         from steadytune.study import room
 
-        replicas = room.per_gpu(per_gpu, (trial.recipe for trial in prepared.plan.trials), prepared.base)
+        replicas = room.per_gpu(per_gpu, (trial.recipe for trial in prepared.plan.trials), prepared.base, workers)
 
     with stop_on_signals() as stop, _Screen(folder, console) as screen:
 

@@ -72,7 +72,7 @@ class TrialResult:
     losses: Sequence[float | None] = ()  # per step; None where it was not a finite number
     grad_norms: Sequence[float | None] = ()
     seconds: float = 0.0
-    peak_memory: int = 0  # bytes
+    peak_memory: int = 0  # bytes; 0 where it is not known
     attempts: int = 0
     error: str = ""  # a traceback, for a failed one
     notes: Sequence[str] = ()

@@ -151,7 +151,7 @@ def collect(results: StudyResults, line: Line, task: str, floor: float | None, d
         ended=sum(trial.ended for trial in trials),
         crashed=sum(trial.status == "failed" for trial in trials),
         seconds=_described([trial.seconds for trial in finished]),
-        memory=_described([trial.peak_memory for trial in finished]),
+        memory=_described([trial.peak_memory for trial in finished if trial.peak_memory]),  # 0: not its own
     )
 
 
