@@ -10,13 +10,17 @@ imports and tokenisation, and are run in turns.
 
 Both are warm: what a process does once (libraries load their kernels, Triton compiles ours) is in Trainer's first run
 and in the first trials of a study, one for each of those that run at a time. They come on top of the counted ones, and
-the clock starts when they have ended. The table also has the rate of the same number of trials from the first claim on.
+the clock starts when they have ended. The counted ones are taken in windows of `--window` trials: median and spread
+are those of the windows. The table also has the rate of as many trials from the first claim on, and how far a trial is
+from its floor: the matrix products of the tokens that are no padding, and the optimiser's bytes, as if the GPU did one
+trial after the other at its measured ceilings.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import os
 import statistics
@@ -29,7 +33,8 @@ import numpy as np
 import torch
 from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
-from common import finish, machine
+from common import finish, machine, spread
+from device import Bench
 from engine import RTE_LENGTHS, model_directory, rows_for_trainer
 from steadytune.engine.encode import encode
 from steadytune.models import load_model
@@ -56,7 +61,7 @@ def task_of(folder: Path) -> dict[str, Any]:
     return {"file": str(folder), "text": "text", "label": "label"}
 
 
-def study_rate(folder: Path, spec: dict[str, Any], name: str, per_gpu: int, seeds: int) -> dict[str, float]:
+def study_rate(folder: Path, spec: dict[str, Any], name: str, per_gpu: int, seeds: int, window: int) -> dict[str, Any]:
     file = folder / f"{name}.yaml"
     file.write_text(json.dumps({**spec, "seeds": seeds + per_gpu}))
     prepared = prepare(file, folder / name)
@@ -67,9 +72,28 @@ def study_rate(folder: Path, spec: dict[str, Any], name: str, per_gpu: int, seed
         rows = ledger.rows()
     assert [row.status for row in rows] == ["finished"] * (seeds + per_gpu)
     ends = sorted(row.ended or 0.0 for row in rows)
-    warm = ends[-1] - ends[per_gpu - 1]
+    marks = ends[per_gpu - 1 :: window]
+    windows = [60 * window / (after - before) for before, after in itertools.pairwise(marks)]
     cold = ends[seeds - 1] - min(row.started or 0.0 for row in rows)
-    return {"per_minute": 60 * seeds / warm, "cold": 60 * seeds / cold, "seconds": warm, "with_start": whole}
+    return {
+        "per_minute": statistics.median(windows),
+        "windows": windows,
+        "cold": 60 * seeds / cold,
+        "with_start": whole,
+    }
+
+
+def floor_seconds(recipe: Recipe, data: Data, bench: Bench) -> float:
+    """Of the training of one trial (its evaluations come on top)."""
+    encoded = encode(data, recipe)
+    model, _ = load_model(recipe, encoded.task, 0)
+    every = dict(model.named_parameters())
+    multiplied = sum(p.numel() for name, p in every.items() if "embeddings" not in name)
+    split = encoded.splits["train"]
+    steps = recipe.planned_steps(-(-len(split) // recipe.batch_size))
+    tokens = float(split.sizes.sum()) / len(split) * recipe.batch_size
+    optimizer = 28 * sum(p.numel() for p in every.values()) / bench.bytes
+    return steps * (6 * multiplied * tokens / bench.operations + optimizer)
 
 
 def trainer_seconds(recipe: Recipe, data: Data, seed: int, folder: str, cpu: bool) -> float:
@@ -106,7 +130,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--per-gpu", nargs="+", type=int, default=[1, 6, 12, 18])
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=60)
+    parser.add_argument("--window", type=int, default=20, help="trials that one rate is taken over")
     parser.add_argument("--trainers", type=int, default=3, help="runs of Trainer, spread between the studies")
     parser.add_argument("--epochs", type=float, default=3.0)
     parser.add_argument("--rows", type=int, help="limit rows, to try it out")
@@ -130,10 +155,13 @@ def main() -> None:
         recipe = Recipe.from_data({**base, "methods": []})
         data = StudyTask.from_data(task).load(folder)
         times: list[float] = []
-        rates: dict[int, dict[str, float]] = {}
+        rates: dict[int, dict[str, Any]] = {}
+        floor = floor_seconds(recipe, data, Bench("cpu" if cpu else "cuda", 3, eager=False))
         first = trainer_seconds(recipe, data, 0, place, cpu)
         for number, per_gpu in enumerate(options.per_gpu):
-            rate = rates[per_gpu] = study_rate(folder, spec, f"study-{per_gpu}", per_gpu, options.seeds)
+            rate = rates[per_gpu] = study_rate(
+                folder, spec, f"study-{per_gpu}", per_gpu, options.seeds, min(options.window, options.seeds)
+            )
             print(f"{per_gpu} at a time: {rate['per_minute']:.1f} trials a minute", flush=True)
             if number < options.trainers:
                 times.append(trainer_seconds(recipe, data, number, place, cpu))
@@ -143,15 +171,24 @@ def main() -> None:
     print(
         f"\nTrainer, one after another: {loop:.1f} trials a minute ({each} s each; the first, not counted, {first:.2f})"
     )
-    print(f"{'at a time':>9} {'trials/min':>11} {'over Trainer':>13} {'from the first claim':>21} {'study, s':>9}")
+    print(
+        f"{'at a time':>9} {'trials/min':>11} {'±':>6} {'over Trainer':>13} {'over floor':>11} "
+        f"{'from the first claim':>21} {'study, s':>9}"
+    )
     for per_gpu, rate in rates.items():
+        around = f"{100 * spread(rate['windows']):5.1f}%" if len(rate["windows"]) > 1 else f"{'':6}"
         print(
-            f"{per_gpu:9} {rate['per_minute']:11.1f} {rate['per_minute'] / loop:13.1f} {rate['cold']:21.1f} "
-            f"{rate['with_start']:9.1f}"
+            f"{per_gpu:9} {rate['per_minute']:11.1f} {around} {rate['per_minute'] / loop:13.1f} "
+            f"{60 / rate['per_minute'] / floor:11.1f} {rate['cold']:21.1f} {rate['with_start']:9.1f}"
         )
+    print(
+        "\nIn the way of the floor: short kernels, processes that take turns on the GPU, what a trial does before and"
+    )
+    print("after its steps (loading, recording, evaluations), and Python, which one thread of a process has at a time.")
     best = max(rate["per_minute"] for rate in rates.values())
     result = {"trials_over_trainer": best / loop, "trainer_per_minute": loop, "machine": machine()}
     result |= {"per_minute": {str(k): rate["per_minute"] for k, rate in rates.items()}}
+    result |= {"windows": {str(k): rate["windows"] for k, rate in rates.items()}, "floor_seconds": floor}
     result |= {"per_minute_cold": {str(k): rate["cold"] for k, rate in rates.items()}, "trainer_first": first}
     finish(result, options.json)
 
