@@ -63,7 +63,7 @@ def test_layers_that_read_the_same_tensor(dtype, kept_only, remade, biased, monk
     masks = [draw(new_counter(key), new_rule(40, 0.6)) for key in range(3)]
     layers = [Layer(w, b, torch.randn_like(w), mask) for w, b, mask in zip(weights, biases, masks)]
     trained = [x, *weights, *(b for b in biases if b is not None)]
-    alone = [column_linear(x, *layer, 0.6, 2.5, kept_only) for layer in layers]
+    alone = [column_linear(x, *layer[:4], 0.6, 2.5, kept_only) for layer in layers]
     together = column_linears(x, layers, 0.6, 2.5, kept_only)
     gs = [torch.randn_like(each) for each in alone]
     found = [torch.autograd.grad(outs, trained, gs) for outs in (together, alone)]
