@@ -67,7 +67,7 @@ class Update:
             self.graphs.replay(_NAME)
         else:
             self._fused_step()
-            self._ran = self._ran or not whole
+            self._ran = not whole  # a recording finds everything where the step before has left it
         return self.norm
 
     def remarks(self) -> list[str]:
