@@ -158,3 +158,11 @@ def test_beside_plain_tensors_in_one_step():
     assert torch.equal(kept.g, values)  # the next backward pass overwrites it
     assert not plain.g.any()
     assert step.step_([plain, kept], None, True) == tables
+
+
+@pytest.mark.parametrize("columns", [1, 3, 5, 31, 600, 1023, 2047, 4099, 2**16 - 1, 2**20 - 1])
+def test_rows_are_found_without_a_division(columns):
+    """As the kernel finds them, for all elements that a block can begin with or reach."""
+    index = torch.arange(columns + BLOCK)
+    for inverse in (torch.tensor(1.0 / columns), torch.nextafter(torch.tensor(1.0 / columns), torch.tensor(0.0))):
+        assert torch.equal(((index.float() + 0.5) * inverse).int(), (index // columns).int())

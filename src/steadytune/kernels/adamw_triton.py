@@ -86,10 +86,11 @@ def _of_kept(  # type: ignore[no-untyped-def]
     """The gradient of a block of a weight, from that of its kept columns."""
     place = tl.load(entry + 8).to(tl.pointer_type(tl.int32))
     columns, width = tl.load(entry + 9).to(tl.int32), tl.load(entry + 10).to(tl.int32)
-    lane, begins = tl.arange(0, BLOCK), start.to(tl.int32)  # a weight has fewer than 2³¹ elements
-    first = begins // columns
+    begins = start.to(tl.int32)  # a weight has fewer than 2³¹ elements
+    first, lane = begins // columns, tl.arange(0, BLOCK)
     index = begins - first * columns + lane
-    down = index // columns
+    # index // columns in a few operations: half an element from any whole number, which is exact below 2²⁰ columns
+    down = ((index.to(tl.float32) + 0.5) * (1.0 / columns.to(tl.float32))).to(tl.int32)
     column = index - down * columns
     if ALIGNED:
         place = tl.multiple_of(place, 16)

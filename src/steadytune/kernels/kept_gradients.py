@@ -140,6 +140,11 @@ class KeptGradients:
             layer.weight.grad = None
 
 
+def can_be_read(weight: Tensor) -> bool:
+    """Whether the optimiser's kernel finds rows and columns of such a weight by small numbers."""
+    return weight.numel() < 2**31 and weight.shape[1] < 2**20
+
+
 def finish_torch_(values: Tensor, kept: Tensor, bias_gradient: Tensor | None) -> None:
     """`KeptGradients.finish_` for one layer. A list without a free last entry has no column of ones."""
     has_ones = kept[-1] < 0

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.kept_gradients import Kept, KeptGradients
+from steadytune.kernels.kept_gradients import Kept, KeptGradients, can_be_read
 from steadytune.kernels.mixout_masks import Columns, draw_all_, new_table, overflows
 from steadytune.kernels.mixout_table import MixTable, can_be_made
 from steadytune.layers import find_layers
@@ -164,7 +164,7 @@ class MaskPool:
             bias = layer.bias if layer.bias is not None and layer.bias.requires_grad else None
             own = [layer.weight] if bias is None else [layer.weight, bias]
             alone = layer not in unread and all(uses[id(each)] == 1 and not _is_watched(each) for each in own)
-            fits = can_be_made(layer.layer_of(columns)) and layer.weight.numel() < 2**31
+            fits = can_be_made(layer.layer_of(columns)) and can_be_read(layer.weight)
             if alone and fits and layer.weight.requires_grad and can([layer.weight]):
                 found[layer] = Kept(layer.weight, bias, columns, layer.grad_scale())
         if not found:
