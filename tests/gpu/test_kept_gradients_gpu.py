@@ -223,7 +223,9 @@ def test_runs_are_those_with_dense_gradients(methods, graphs, tmp_path, runs):
     kept, dense = (runs(recipe, encoded, kept=on, **options) for on in (True, False))
     assert (kept[2], dense[2]) == (1, 0)
     assert unrecorded(kept[0]) == []
-    same(kept, dense, 1e-6)
+    # The clipping factor may differ by its last bit, which training magnifies step by step.
+    assert kept[0].losses[:12] == pytest.approx(dense[0].losses[:12], rel=1e-6)
+    same(kept, dense, 1e-5)
 
 
 @pytest.mark.parametrize("methods", NOT_KEPT.values(), ids=NOT_KEPT)
@@ -283,9 +285,8 @@ def test_a_run_in_pieces_has_the_same_bits(tmp_path, runs):
     recipe, encoded = tiny_run("classification", tmp_path, methods=(Mixout(p=0.5),), steps=12)
     whole = runs(recipe, encoded, deterministic=True)
     asked = iter([False] * 6 + [True])
-    assert (
-        runs(recipe, encoded, deterministic=True, folder=tmp_path / "run", stop=asked.__next__)[0].status == "stopped"
-    )
-    again = runs(recipe, encoded, deterministic=True, folder=tmp_path / "run")
+    options = {"deterministic": True, "folder": tmp_path / "run"}
+    assert runs(recipe, encoded, **options, stop=asked.__next__)[0].status == "stopped"
+    again = runs(recipe, encoded, **options)
     assert again[0].losses == whole[0].losses
     assert all(torch.equal(a, b) for a, b in zip(whole[1].parameters(), again[1].parameters()))

@@ -1,4 +1,4 @@
-"""Which layers of a pool keep their gradients in place, and that these are the dense ones; on the CPU in plain torch."""
+"""Which layers of a pool keep their gradients in place; that these are the dense ones; on the CPU in plain torch."""
 
 import copy
 
