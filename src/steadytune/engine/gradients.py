@@ -140,6 +140,8 @@ class BatchGradient:
             )
         for parameter in self.parameters:
             parameter.grad = None
+        if self.graphs is not None:
+            self.graphs.clear()  # they have the gradients' old places
         self.masks.back_()
         self.limit_(limit)
         self.notes.append(

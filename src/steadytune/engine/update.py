@@ -65,6 +65,7 @@ class Update:
             self._capture()
         if _NAME in self.graphs and not whole:
             self.graphs.replay(_NAME)
+            self._ran = False  # where graphs are forgotten, as after memory ran out, a plain step comes first again
         else:
             self._fused_step()
             self._ran = not whole  # a recording finds everything where the step before has left it
