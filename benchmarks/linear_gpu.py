@@ -35,7 +35,7 @@ from steadytune.engine.quick import quicken_
 from steadytune.engine.quick_linear import quicken_linears_
 from steadytune.kernels import linear, norm
 from steadytune.kernels.linear import CastTable, column_sum
-from steadytune.kernels.mixout_columns import product
+from steadytune.kernels.products import product
 
 SIZES = {
     "6x384": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},

@@ -5,9 +5,11 @@
 A step is forward, backward, clipping and fused AdamW, replayed from one CUDA graph, as the engine does it: plain layers
 of every variant are its quick ones (engine/quick.py). Variants, interleaved in one process: dropout(0.1), and the same
 with torch's own layers; this library's mixout on every linear layer with the masks of all layers drawn at once and the
-weight gradient of kept columns only; the same with the dense gradient, which a step takes when a mask does not fit; and
-the public form, a lerp per layer that autograd differentiates. Peak memory is that of a whole eager step, with weights,
-gradients, moments and targets.
+weight gradient of kept columns only, which stays where it is written (kernels/kept_gradients.py); the same with that
+gradient expanded to a dense one, for optimisers that read no other; with the dense product, which a step takes when a
+mask does not fit; and the public form, a lerp per layer that autograd differentiates. Mixed weights are made before the
+step or by each layer, as the engine decides, and the other way. Peak memory is that of a whole eager step, with
+weights, gradients, moments and targets.
 
 The floor is by operation count: forward, input gradient and weight gradient cost the same, and mixout needs a fraction
 1 - p of the last one. Beside it, what is in the way: each pass of a mixed layer, and its floor (mixout_passes.py).
@@ -18,6 +20,7 @@ The floor is by operation count: forward, input gradient and weight gradient cos
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -39,6 +42,7 @@ from steadytune.engine.quick import quicken_
 from steadytune.engine.quick_embedding import unquicken_embeddings_
 from steadytune.engine.quick_linear import WeightCasts
 from steadytune.kernels import mixout_columns
+from steadytune.kernels.kept_gradients import KeptGradients
 from steadytune.methods import mixed_layers
 from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
 from steadytune.methods.mixout import select_layers
@@ -80,7 +84,7 @@ def public(bench: Bench, sizes: dict[str, int], p: float) -> nn.Module:
 class Training:
     """Whole steps of one variant."""
 
-    def __init__(self, bench: Bench, model: nn.Module, shape: tuple[int, int], **constants: int) -> None:
+    def __init__(self, bench: Bench, model: nn.Module, shape: tuple[int, int]) -> None:
         self.bench, self.model = bench, model
         self.ids = torch.randint(5, 30000, shape, device=bench.device)
         self.labels = torch.arange(shape[0], device=bench.device) % 2
@@ -88,8 +92,8 @@ class Training:
         self.parameters = list(model.parameters())
         self.optimizer = AdamW(self.parameters, lr=1e-5)
         self.optimizer.lr_on_device_()
-        self.constants = constants  # of mixout_columns, other than they are
         self.pool: MaskPool | None = None
+        self.kept: KeptGradients | None = None
         self.casts: WeightCasts | None = None
 
     def quick(self) -> Training:
@@ -98,14 +102,22 @@ class Training:
         unquicken_embeddings_(self.model)  # on a CPU they write their gradient themselves; here it is gathered
         return self
 
-    def with_masks(self, p: float, kept_only: bool = True, beforehand: bool | None = None) -> Training:
+    def with_masks(self, p: float, gradient: str = "kept", beforehand: bool | None = None) -> Training:
+        """`gradient` is "kept", "expanded" or "dense"."""
         apply_(self.model, Mixout(p=p, layers="linear"))
         if beforehand is None:  # as the engine decides
             beforehand = self.ids.numel() < mixout_columns.REMAKE_ROWS
         self.pool = MaskPool(self.model, self.bench.dtype if beforehand else None)
         if bool(self.pool.forecast(2000).any()):  # more calls than a run makes
             raise SystemExit("A mask of this run would not fit its capacity: set another seed in `build`.")
-        use_kept_columns_(self.model, kept_only)
+        use_kept_columns_(self.model, gradient != "dense")
+        if gradient == "kept":
+            why_not = self.optimizer.why_not_kept
+            # On a CPU, too, where the optimiser has no kernel and expands them.
+            self.kept = self.pool.keep_gradients_(lambda weights: not self.bench.cuda or not why_not(weights))
+            if self.kept is None:
+                raise SystemExit("No layer's gradient can be kept: " + why_not([next(self.model.parameters())]))
+            self.optimizer.read_kept_(self.kept.of)
         return self.quick()
 
     def step(self) -> None:
@@ -113,19 +125,22 @@ class Training:
         if self.pool is not None:
             self.pool.draw_()
             self.pool.mix_()
+        if self.kept is not None:
+            self.kept.begin_(first=True)
         if self.casts is not None:
             self.casts.refresh_()
-        changed = mock.patch.multiple(mixout_columns, **self.constants) if self.constants else nullcontext()
-        with changed:
-            with self.bench.autocast():
-                loss = self.model(input_ids=self.ids, attention_mask=self.mask, labels=self.labels).loss
-            made = torch.autograd.grad(loss, self.parameters)
-        for parameter in self.parameters:
+        with self.bench.autocast():
+            loss = self.model(input_ids=self.ids, attention_mask=self.mask, labels=self.labels).loss
+        made = torch.autograd.grad(loss, self.parameters, allow_unused=self.kept is not None)
+        found = [(parameter, gradient) for parameter, gradient in zip(self.parameters, made) if gradient is not None]
+        for parameter, _ in found:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+        torch._foreach_copy_([parameter.grad for parameter, _ in found], [gradient for _, gradient in found])
+        if self.kept is not None:
+            self.kept.finish_()
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        torch._foreach_copy_(gradients, made)
-        norm = nn.utils.get_total_norm(gradients)
+        norm = nn.utils.get_total_norm(gradients) if self.kept is None else self.kept.norm(gradients)
         self.optimizer.step(grad_factor=torch.clamp(1.0 / (norm + 1e-6), max=1.0))
 
     def captured(self, memory: Any) -> Step:
@@ -144,34 +159,45 @@ class Training:
 
 
 def variants(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Callable[[], Training]]:
-    def ours(p: float, kept_only: bool = True, beforehand: bool | None = None, **constants: int) -> Training:
-        return Training(bench, build(bench, sizes, 0.1), shape, **constants).with_masks(p, kept_only, beforehand)
+    def ours(p: float, gradient: str = "kept", beforehand: bool | None = None) -> Training:
+        return Training(bench, build(bench, sizes, 0.1), shape).with_masks(p, gradient, beforehand)
 
     large = shape[0] * shape[1] >= mixout_columns.REMAKE_ROWS
+    other = "W' all at once" if large else "W' by layer"
     return {
         DROPOUT: lambda: Training(bench, build(bench, sizes, 0.1), shape).quick(),
         "dropout(0.1), torch's layers": lambda: Training(bench, build(bench, sizes, 0.1), shape),
         "no regularisation": lambda: Training(bench, build(bench, sizes, 0.0), shape).quick(),
         "mixout(0.7)": lambda: ours(0.7),
         "mixout(0.9)": lambda: ours(0.9),
-        "mixout(0.7), W' all at once" if large else "mixout(0.7), W' by layer": lambda: ours(0.7, beforehand=large),
-        "mixout(0.7), W' by layer, remade": lambda: ours(0.7, beforehand=False, REMAKE_ROWS=0),
-        "mixout(0.7), split products": lambda: ours(0.7, SPLIT_TILES=132, SPLIT_TOKENS=512),
-        "mixout(0.7), dense gradient": lambda: ours(0.7, kept_only=False),
+        f"mixout(0.7), {other}": lambda: ours(0.7, beforehand=large),
+        **({f"mixout(0.9), {other}": lambda: ours(0.9, beforehand=True)} if large else {}),
+        "mixout(0.7), gradient expanded": lambda: ours(0.7, "expanded"),
+        "mixout(0.7), dense gradient": lambda: ours(0.7, "dense"),
         "mixout(0.7), public form": lambda: Training(bench, public(bench, sizes, 0.7), shape).quick(),
     }
+
+
+def allocated(bench: Bench) -> int:
+    """Bytes of tensors that are held, without garbage that nobody has collected yet."""
+    if not bench.cuda:
+        return 0
+    gc.collect()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated()
 
 
 def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Any]:
     steps, memory, floors = {}, {}, {}
     shared = torch.cuda.graph_pool_handle() if bench.cuda else None
     for name, make in variants(bench, sizes, shape).items():
-        base = torch.cuda.memory_allocated() if bench.cuda else 0
+        base = allocated(bench)
         training = make()
         training.step()  # makes the optimiser's moments
-        held = torch.cuda.memory_allocated() - base if bench.cuda else 0
+        held = allocated(bench) - base
         memory[name] = bench.peak(training.step) + held
         steps[name] = training.captured(shared)
+        del training  # the step holds it; what is no longer held is not to be counted with the next
         floors[name] = 1.0 - float(name[7:10]) / 3 if name.startswith("mixout(") else 1.0
     title = f"{sizes['num_hidden_layers']}x{sizes['hidden_size']}, {shape[0]}x{shape[1]}, whole step"
     result = bench.compare(title, steps, DROPOUT, {})
@@ -179,7 +205,7 @@ def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict
     for name, peak in memory.items():
         print(f"{name:34} {peak / 2**20:12.0f} {peak / memory[DROPOUT]:11.3f} {floors[name]:14.3f}")
     result |= {"memory": {name: peak / memory[DROPOUT] for name, peak in memory.items()}, "floors": floors}
-    del steps, training
+    del steps
     blocks, tokens = sizes["num_hidden_layers"], shape[0] * shape[1]
     return {**result, "passes_ms": passes(bench, sizes["hidden_size"], sizes["intermediate_size"], blocks, tokens)}
 

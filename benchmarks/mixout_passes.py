@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from device import Bench
-from steadytune.kernels.mixout_columns import expand, expand_torch, mix_, mix_torch_, product, take, weight_product
+from steadytune.kernels.mixout_columns import expand, expand_torch, mix_, mix_torch_, take
 from steadytune.kernels.mixout_masks import Columns, draw, new_rule
+from steadytune.kernels.products import product, weight_product
 from steadytune.rng import new_counter
 
 COPIES = 8  # of every tensor

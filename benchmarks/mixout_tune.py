@@ -2,7 +2,7 @@
 
     python benchmarks/mixout_gpu.py --tune
 
-The winners are written down at the top of steadytune/kernels/mixout_triton.py and mixout_columns.py.
+The winners are written down at the top of steadytune/kernels/mixout_triton.py and products.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import torch
 
 from device import Bench
 from mixout_passes import Run, Sample, kinds, samples
-from steadytune.kernels import mixout_columns
-from steadytune.kernels.mixout_columns import expand, mix_, take, weight_product
+from steadytune.kernels import products
+from steadytune.kernels.mixout_columns import expand, mix_, take
+from steadytune.kernels.products import weight_product
 
 NAMES, TAKE_NAMES = ("TILE", "WIDEST", "WARPS"), ("TAKE_ROWS", "TAKE_COLUMNS", "TAKE_SLOTS", "WARPS")
 TAKE_TILES = [  # rows, columns, slots, warps
@@ -50,7 +51,7 @@ def tune(bench: Bench, width: int, high: int, tokens: int, p: float = 0.7) -> No
             "turned": lambda s: s.taken.t() @ s.grad,
         }
         for most in (64, 132, 264):
-            forms[f"split, {most} tiles"] = _patched(mixout_columns, forms["as it is*"], {"SPLIT_TILES": most})
+            forms[f"split, {most} tiles"] = _patched(products, forms["as it is*"], {"SPLIT_TILES": most})
         _fastest("weight gradient", bench.seconds(forms, made))
 
 

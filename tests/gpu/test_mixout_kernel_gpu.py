@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from gpu_helpers import captured, poison_memory, run_without_waiting
 from steadytune import Mixout, Streams, apply_
-from steadytune.kernels import mixout_columns
+from steadytune.kernels import mixout_columns, products
 from steadytune.kernels.mixout_columns import (
     Layer,
     column_linear,
@@ -135,8 +135,8 @@ def test_passes(shape, given, low):
 def test_a_layer_against_float64(shape, dtype, kept_only, other, monkeypatch):
     """Under autocast for the low types, as training runs; the weights are float32."""
     monkeypatch.setattr(mixout_columns, "REMAKE_ROWS", 0 if other == "remade" else 10**9)
-    monkeypatch.setattr(mixout_columns, "SPLIT_TILES", 10**6 if other == "split" else 0)
-    monkeypatch.setattr(mixout_columns, "SPLIT_TOKENS", 1)
+    monkeypatch.setattr(products, "SPLIT_TILES", 10**6 if other == "split" else 0)
+    monkeypatch.setattr(products, "SPLIT_TOKENS", 1)
     (positions, columns, out), p = shape, 0.7
     kept = draw(new_counter(fresh_key()).cuda(), new_rule(columns, p))
     sizes = ((positions, columns), (out, columns), (out,))

@@ -20,8 +20,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
 from adamw_slots import cases
+from steadytune.kernels import kept_gradients as kept
 from steadytune.kernels import linear, mixout_table
 from steadytune.kernels.adamw import FusedStep
+from steadytune.kernels.adamw_tables import Settings, Slot
 from steadytune.kernels.linear import CastTable
 from steadytune.kernels.linear_triton import column_sum_triton
 from steadytune.kernels.mixout_columns import Layer
@@ -117,6 +119,21 @@ def mixout_at_once():
             mixout_table.MixTable([[layer]], 0.7, low).mix_()
 
 
+def kept_gradients():
+    kept.has_kernels = lambda *_: True
+    of = [
+        kept.Kept(torch.randn(48, columns), None, draw_torch(new_counter(1), new_rule(columns, 0.7)), 1.0)
+        for columns in (1024, 600)
+    ]
+    gradients = kept.KeptGradients(of)
+    gradients.finish_()
+    rate, settings = torch.tensor(0.05, dtype=torch.float64), Settings(0.9, 0.999, 1e-8, True, 0.1, 0.0, 0.0)
+    for factor in (None, torch.tensor(0.25)):
+        for layer in of:
+            w, m, v, t, g = *torch.rand(3, *layer.weight.shape), torch.tensor(0.0), gradients.of[layer.weight]
+            FusedStep().step_([Slot(w, g.values, m, v, t, None, rate, settings, g)], factor)
+
+
 def adamw():
     for dtype in TYPES:
         for factor, zero, shift, rate in (
@@ -157,7 +174,7 @@ def rdrop(rows=5):
 
 def main():
     compiled = Compiled()
-    for launches in (masks, mixout, mixout_at_once, adamw, plain_layers, rdrop):
+    for launches in (masks, mixout, mixout_at_once, kept_gradients, adamw, plain_layers, rdrop):
         launches()
     print(json.dumps(compiled.usage()))  # the last line: others are of the cases
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from steadytune.kernels import mixout_columns
+from steadytune.kernels import mixout_columns, products
 from steadytune.kernels.mixout import mixed_linear
 from steadytune.kernels.mixout_columns import Layer, column_linear, column_linears
 from steadytune.kernels.mixout_masks import draw, new_rule
@@ -36,8 +36,8 @@ def error(found, expected):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_against_the_dense_form(shape, dtype, kept_only, remade, split, monkeypatch):
-    monkeypatch.setattr(mixout_columns, "SPLIT_TILES", split)
-    monkeypatch.setattr(mixout_columns, "SPLIT_TOKENS", 1)
+    monkeypatch.setattr(products, "SPLIT_TILES", split)
+    monkeypatch.setattr(products, "SPLIT_TOKENS", 1)
     monkeypatch.setattr(mixout_columns, "REMAKE_ROWS", 0 if remade else 10**9)
     p, (tensors, target) = 0.6, inputs(*shape, dtype)
     columns = draw(new_counter(shape[1]), new_rule(shape[1], p))
@@ -63,7 +63,7 @@ def test_layers_that_read_the_same_tensor(dtype, kept_only, remade, biased, monk
     masks = [draw(new_counter(key), new_rule(40, 0.6)) for key in range(3)]
     layers = [Layer(w, b, torch.randn_like(w), mask) for w, b, mask in zip(weights, biases, masks)]
     trained = [x, *weights, *(b for b in biases if b is not None)]
-    alone = [column_linear(x, *layer, 0.6, 2.5, kept_only) for layer in layers]
+    alone = [column_linear(x, *layer[:4], 0.6, 2.5, kept_only) for layer in layers]
     together = column_linears(x, layers, 0.6, 2.5, kept_only)
     gs = [torch.randn_like(each) for each in alone]
     found = [torch.autograd.grad(outs, trained, gs) for outs in (together, alone)]
@@ -143,11 +143,11 @@ def test_a_list_without_a_free_entry_has_no_gradient_of_the_bias():
 
 
 def test_into_how_many_parts_a_weight_gradient_is_split(monkeypatch):
-    assert mixout_columns.splits(4096, 1024, 384) == 1  # cuBLAS decides
-    monkeypatch.setattr(mixout_columns, "SPLIT_TILES", 132)
-    found = [mixout_columns.splits(4096, *shape) for shape in ((1024, 384), (4096, 384), (1024, 1408), (4096, 192))]
+    assert products.splits(4096, 1024, 384) == 1  # cuBLAS decides
+    monkeypatch.setattr(products, "SPLIT_TILES", 132)
+    found = [products.splits(4096, *shape) for shape in ((1024, 384), (4096, 384), (1024, 1408), (4096, 192))]
     assert found == [4, 1, 1, 2]
-    assert [mixout_columns.splits(tokens, 1024, 384) for tokens in (0, 4097, 1026, 1024, 2**20)] == [1, 1, 2, 2, 4]
+    assert [products.splits(tokens, 1024, 384) for tokens in (0, 4097, 1026, 1024, 2**20)] == [1, 1, 2, 2, 4]
 
 
 def test_the_mixed_weight_is_kept_or_made_again():

@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
 
-from steadytune.kernels import mixout_columns, mixout_masks, mixout_table  # noqa: E402
+from steadytune.kernels import mixout_columns, mixout_masks, mixout_table, products  # noqa: E402
 from steadytune.kernels import mixout_masks_triton as masks_triton  # noqa: E402
 from steadytune.kernels import mixout_triton as kernels  # noqa: E402
 from steadytune.kernels.mixout_columns import (  # noqa: E402
@@ -154,8 +154,8 @@ def test_layers_that_read_the_same_tensor(kept_only, monkeypatch):
 @pytest.mark.parametrize("split", [0, 16])
 @pytest.mark.parametrize("remade", [False, True])
 def test_a_layer_of_kernels_equals_the_layer_of_torch(remade, split, kept_only, monkeypatch):
-    monkeypatch.setattr(mixout_columns, "SPLIT_TILES", split)
-    monkeypatch.setattr(mixout_columns, "SPLIT_TOKENS", 1)
+    monkeypatch.setattr(products, "SPLIT_TILES", split)
+    monkeypatch.setattr(products, "SPLIT_TOKENS", 1)
     monkeypatch.setattr(mixout_columns, "REMAKE_ROWS", 0 if remade else 10**9)
     x, w, b, u = torch.randn(2, 5, 130), torch.randn(33, 130), torch.randn(33), torch.randn(33, 130)
     tensors = [each.requires_grad_() for each in (x, w, b)]

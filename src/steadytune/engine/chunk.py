@@ -31,6 +31,7 @@ from steadytune.engine.noise import seed_
 from steadytune.engine.packing import packing_for
 from steadytune.engine.quick import quicken_
 from steadytune.engine.resident import Resident, Widths
+from steadytune.errors import SteadytuneError
 from steadytune.methods.base import Moment
 from steadytune.methods.loss import call, kind_of, labels_of, logits_of, nll
 from steadytune.recipe import Recipe
@@ -176,13 +177,19 @@ class Chunk:
         for parameter, gradient in zip(self.parameters, gradients):
             if gradient is not None and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+        if any(g is not None and self.masks.has_kept(p) for p, g in zip(self.parameters, gradients)):
+            raise SteadytuneError(
+                "Mixout: the model uses the weight or bias of a mixed layer outside of it, too, so its gradient "
+                "is not the layer's alone. Leave that layer out of `layers`."
+            )
         found = [(p.grad, g) for p, g in zip(self.parameters, gradients) if p.grad is not None and g is not None]
         mine, new = [grad for grad, _ in found], [gradient for _, gradient in found]
         if not first:
             torch._foreach_add_(mine, new)
             return
         torch._foreach_copy_(mine, new)
-        unused = [p.grad for p, g in zip(self.parameters, gradients) if p.grad is not None and g is None]
+        pairs = [(p, g) for p, g in zip(self.parameters, gradients) if not self.masks.has_kept(p)]
+        unused = [p.grad for p, g in pairs if p.grad is not None and g is None]
         if unused:
             torch._foreach_zero_(unused)
 

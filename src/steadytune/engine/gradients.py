@@ -138,9 +138,10 @@ class BatchGradient:
                 f"Out of memory at step {moment.step + 1}, and the batch cannot be cut further ({widest} tokens in its "
                 "longest row). Use a smaller model, a shorter max_length, or precision='bf16'."
             )
-        if self.chunk.graphs is None:  # else they keep their place, which a recorded update reads, and are written over
-            for parameter in self.parameters:
-                parameter.grad = None
+        for parameter in self.parameters:
+            parameter.grad = None
+        if self.graphs is not None:
+            self.graphs.clear()  # they have the gradients' old places
         self.masks.back_()
         self.limit_(limit)
         self.notes.append(

@@ -46,6 +46,11 @@ class Graphs:
         self._lane, self._model, self._parameters, self._kind, self._kept = lane, model, parameters, kind, kept
         self._graphs = lane.recorded
 
+    def writes_(self, tensors: list[Tensor]) -> None:
+        """From now on the work writes these, too, instead of gradients of its parameters."""
+        self._kept = [*self._kept, *tensors]
+        self._kind = (self._kind, len(tensors))
+
     def __contains__(self, name: Hashable) -> bool:
         return name in self._graphs
 

@@ -18,6 +18,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from steadytune.kernels import kept_gradients
+from steadytune.kernels.kept_gradients import KeptGradients
+from steadytune.methods import mixed_layers as layers_of_mixout
 from steadytune.methods.mask_pool import MaskPool, column_layers, use_kept_columns_
 from steadytune.methods.mixed_layers import mixed_layers
 
@@ -34,12 +37,14 @@ class Masks:
         self._marked: list[Tensor] = []
         self._pool: MaskPool | None = None
         self._too_many: deque[bool] = deque()  # of the coming steps: does a mask keep more columns than fit?
-        self._dense = False
+        self.dense = False  # whether this step takes the dense gradient
+        self.kept: KeptGradients | None = None
 
     def pool_(self, one_step: Callable[[], object]) -> None:
         """Draw all masks of a step in one go, if `one_step` (run for nothing here) asks each layer for one."""
         layers = column_layers(self._model)
-        if not layers or not all(layer.mix_state.is_cuda for layer in layers.values()):
+        where = {layer.mix_state.device.type for layer in layers.values()}
+        if not layers or not where <= layers_of_mixout.COLUMN_DEVICES:
             return
         buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
         before = {name: layer.calls() for name, layer in layers.items()}
@@ -54,6 +59,16 @@ class Masks:
             self._counters = [self._pool.states, *(layer.mix_state for layer in alone)]
             use_kept_columns_(self._model, True)
 
+    def keep_gradients_(self, can: Callable[[list[Tensor]], bool]) -> KeptGradients | None:
+        """Gradients of kept columns stay where they are written, where a pool draws and the optimiser `can` read it."""
+        if self._pool is not None and self._pool.states.device.type in kept_gradients.DEVICES:
+            self.kept = self._pool.keep_gradients_(can)
+        return self.kept
+
+    def has_kept(self, parameter: Tensor) -> bool:
+        """Whether no dense gradient of it is made in this step."""
+        return self.kept is not None and not self.dense and self.kept.covers(parameter)
+
     def begin_(self) -> bool:
         if self._counters:
             self._marked = [counter.clone() for counter in self._counters]
@@ -62,9 +77,9 @@ class Masks:
         if not self._too_many:
             self._too_many.extend(self._pool.forecast(_AHEAD).tolist())
         dense = self._too_many.popleft()
-        if dense != self._dense:
+        if dense != self.dense:
             use_kept_columns_(self._model, not dense)
-            self._dense = dense
+            self.dense = dense
         self._pool.draw_()
         return not dense
 
@@ -81,6 +96,8 @@ class Masks:
         """A forward of one chunk comes: it may use the masks that are drawn. The first of a step has new weights."""
         if self._pool is not None:
             self._pool.reuse_()
+            if self.kept is not None:
+                self.kept.begin_(first)
             if first:
                 self._pool.mix_()
 

@@ -4,6 +4,8 @@
 
 On a GPU the gradients keep their place in memory and the learning rates are read from there, so the whole update is
 recorded at its second step and replayed from then on (graphs.py); the first one runs plainly, with the same kernels.
+Where mixout's gradients stay as products of kept columns (kernels/kept_gradients.py), norm and optimiser read them so;
+the rare step whose masks do not fit has dense gradients, and runs plainly.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from steadytune.engine.gradients import BatchGradient
 from steadytune.engine.graphs import NotCaptured
 from steadytune.engine.lane import Lane
+from steadytune.kernels.kept_gradients import KeptGradients
 from steadytune.methods.adamw import AdamW
 
 _NAME = "update"
@@ -35,6 +38,7 @@ class Update:
         self.stays = gradient.chunk.graphs is not None  # whether gradients keep their place, and are overwritten there
         self.norm = torch.zeros((), device=lane.device)
         self.why_plain = _why_not(optimizer, scaler) if self.graphs is not None else ""
+        self.masks, self.kept = gradient.masks, _kept_gradients(optimizer, scaler, gradient)
         self._rates: Tensor | None = None
         if self.graphs is not None and not self.why_plain:
             # On the device: a graph reads what lies there when it is replayed.
@@ -50,16 +54,21 @@ class Update:
         if self._rates is None or self.graphs is None:
             for group, rate in zip(self.optimizer.param_groups, rates):
                 group["lr"] = rate
-            self._step()
+            if self.kept is None:
+                self._step()
+            else:
+                self._fused_step()
             return self.norm
         self._rates.copy_(torch.tensor(rates, dtype=torch.float64).pin_memory(), non_blocking=True)
-        if self._ran and _NAME not in self.graphs and not self.why_plain:
+        whole = self.kept is not None and self.masks.dense
+        if self._ran and _NAME not in self.graphs and not self.why_plain and not whole:
             self._capture()
-        if _NAME in self.graphs:
+        if _NAME in self.graphs and not whole:
             self.graphs.replay(_NAME)
+            self._ran = False  # where graphs are forgotten, as after memory ran out, a plain step comes first again
         else:
             self._fused_step()
-            self._ran = True
+            self._ran = not whole  # a recording finds everything where the step before has left it
         return self.norm
 
     def remarks(self) -> list[str]:
@@ -75,9 +84,17 @@ class Update:
 
     def _fused_step(self) -> None:
         """Clipping rides along in the optimiser's one pass over the weights."""
-        self.norm.copy_(nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
+        kept = None if self.masks.dense else self.kept
+        if kept is not None:
+            kept.finish_()
+        found = [p.grad for p in self.parameters if p.grad is not None]
+        self.norm.copy_(nn.utils.get_total_norm(found) if kept is None else kept.norm(found))
         shorten = torch.clamp(self.clip / (self.norm + 1e-6), max=1.0) if self.clip else None  # as clip_grad_norm_
         self.optimizer.step(grad_factor=shorten)  # type: ignore[call-overload]
+        if self.kept is not None and kept is None:
+            self.kept.drop_dense_()
+        if not self.stays:
+            self.optimizer.zero_grad(set_to_none=True)
 
     def _step(self) -> None:
         self.scaler.unscale_(self.optimizer)
@@ -90,6 +107,20 @@ class Update:
         self.scaler.update()
         if not self.stays:
             self.optimizer.zero_grad(set_to_none=True)
+
+
+def _kept_gradients(
+    optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, gradient: BatchGradient
+) -> KeptGradients | None:
+    """Where nothing but the norm and the optimiser looks at gradients, and both can read those of kept columns."""
+    if scaler.is_enabled() or not isinstance(optimizer, AdamW):
+        return None
+    kept = gradient.masks.keep_gradients_(lambda weights: not optimizer.why_not_kept(weights))
+    if kept is not None:
+        optimizer.read_kept_(kept.of)
+        if gradient.chunk.graphs is not None:
+            gradient.chunk.graphs.writes_([kept.memory])
+    return kept
 
 
 def _why_not(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> str:

@@ -13,9 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from steadytune.kernels.kept_gradients import KeptGradient
+
 BLOCK = 2048  # elements that a program of the kernel holds at a time
 
-Row = tuple[float, ...]  # addresses of w, g, m, v, u, t, the number of elements, the address of α, then Settings
+# Addresses of w, g, m, v, u, t, the number of elements, the address of α; address of the kept columns' places (0: g is
+# dense), columns of w and of g, c; then Settings.
+Row = tuple[float, ...]
 
 
 class Settings(NamedTuple):
@@ -41,11 +45,15 @@ class Slot(NamedTuple):
     anchor: Tensor | None
     rate: Tensor  # the learning rate, float32 or float64 of no dimension
     settings: Settings
+    kept: KeptGradient | None = None  # where g has the kept columns of a mixed layer alone
 
     def row(self) -> Row:
         anchor = 0 if self.anchor is None else self.anchor.data_ptr()
+        sparse: Row = (0, 0, 0, 1.0)
+        if self.kept is not None:
+            sparse = (self.kept.columns.place.data_ptr(), self.w.shape[1], self.g.shape[1], self.kept.factor)
         addresses = (self.w.data_ptr(), self.g.data_ptr(), self.m.data_ptr(), self.v.data_ptr(), anchor)
-        return (*addresses, self.t.data_ptr(), self.w.numel(), self.rate.data_ptr(), *self.settings)
+        return (*addresses, self.t.data_ptr(), self.w.numel(), self.rate.data_ptr(), *sparse, *self.settings)
 
 
 class Kind(NamedTuple):
@@ -54,12 +62,13 @@ class Kind(NamedTuple):
     device: torch.device
     dtype: torch.dtype
     double_rate: bool  # learning rates are float64
-    aligned: bool  # every tensor begins at a multiple of 16 bytes
+    aligned: bool  # every tensor begins at a multiple of 16 bytes, and so does every row of kept columns' places
+    kept: bool  # gradients are of kept columns alone
 
     @classmethod
     def of(cls, slot: Slot, row: Row) -> Kind:
-        aligned = not any(int(address) % 16 for address in row[:5])
-        return cls(slot.w.device, slot.w.dtype, slot.rate.dtype == torch.float64, aligned)
+        aligned = not any(int(each) % 16 for each in (*row[:5], *row[8:10]))
+        return cls(slot.w.device, slot.w.dtype, slot.rate.dtype == torch.float64, aligned, slot.kept is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +90,7 @@ class Tables:
         sizes = [int(row[6]) for row in rows]
         blocks = torch.tensor([-(-size // BLOCK) for size in sizes])
         first = (blocks.cumsum(0) - blocks).tolist()
-        table = torch.tensor([[*map(int, row[:7]), start] for row, start in zip(rows, first)])
+        table = torch.tensor([[*map(int, row[:7]), start, *map(int, row[8:11]), 0] for row, start in zip(rows, first)])
         if old is not None and sizes == [row[6] for row in old.rows]:
             owners, numbers = old.owners, old.numbers
         else:
@@ -119,9 +128,9 @@ class Tables:
 def _settings(rows: list[Row]) -> Tensor:
     made = []
     for row in rows:
-        of = Settings(*row[8:])  # type: ignore[arg-type]
+        of = Settings(*row[12:])  # type: ignore[arg-type]
         logs = [math.log(beta) if of.correct_bias and beta > 0 else -math.inf for beta in (of.beta1, of.beta2)]
-        made.append([of.beta1, of.beta2, *logs, of.eps, of.first_decay, of.anchor_decay, of.last_decay])
+        made.append([of.beta1, of.beta2, *logs, of.eps, of.first_decay, of.anchor_decay, of.last_decay, row[11]])
     return torch.tensor(made, dtype=torch.float64)
 
 

@@ -12,11 +12,18 @@ tensors' type. α, t and c are read from the device: a CUDA graph that holds the
 then, and nothing waits for the host. Nothing is contracted to multiply-adds by the compiler, so that no variant of the
 kernel (with an anchor, with a factor, a block that is not full) differs from another in a bit.
 
-    table      [T, 8] int64     addresses of w, g, m, v, u (0: none) and t; the number of elements; the first block
+A mixed layer may hand over only the gradient G of its kept columns (kept_gradients.py): g is then κ G[row, place[j]]
+where column j has a place, and 0 elsewhere, with κ the layer's own factor. Such tensors have launches of their own, so
+that plain ones cost what they did; the bits are those of the dense gradient.
+
+    table      [T, 12] int64    addresses of w, g, m, v, u (0: none) and t; the number of elements; the first block;
+                                address of the places, columns of w, columns of G (all three 0: g is dense); nothing
     rates      [T] int64        address of α
-    settings   [T, 8] float64   β1, β2, ln β1, ln β2 (both -inf without bias correction, so that β^t is 0), ε, λ₀, λ, λ₁
+    settings   [T, 9] float64   β1, β2, ln β1, ln β2 (both -inf without bias correction, so that β^t is 0), ε, λ₀, λ,
+                                λ₁, κ
     owners     [B] int32        which tensor each block of BLOCK elements belongs to
-    numbers    [T, 16] float32  1 - β1, β2, 1 - β2, ε, α λ₀, α λ, α λ₁, s, r: written by the first, read by the second
+    numbers    [T, 16] float32  1 - β1, β2, 1 - β2, ε, α λ₀, α λ, α λ₁, s, r, κ: written by the first, read by the
+                                second
 """
 
 from __future__ import annotations
@@ -37,7 +44,7 @@ _ELEMENT = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float1
 def _count(table, rates, settings, numbers, tensors, DOUBLE_RATE: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
     tensor = tl.program_id(0) * LANES + tl.arange(0, LANES)
     real = tensor < tensors
-    count = tl.load(table + tensor * 8 + 5, mask=real, other=0).to(tl.pointer_type(tl.float32))
+    count = tl.load(table + tensor * 12 + 5, mask=real, other=0).to(tl.pointer_type(tl.float32))
     t = tl.load(count, mask=real, other=0.0) + 1.0
     tl.store(count, t, mask=real)
     address = tl.load(rates + tensor, mask=real, other=0)
@@ -45,7 +52,7 @@ def _count(table, rates, settings, numbers, tensors, DOUBLE_RATE: tl.constexpr, 
         alpha = tl.load(address.to(tl.pointer_type(tl.float64)), mask=real, other=0.0)
     else:
         alpha = tl.load(address.to(tl.pointer_type(tl.float32)), mask=real, other=0.0).to(tl.float64)
-    given, made = settings + tensor * 8, numbers + tensor * 16
+    given, made = settings + tensor * 9, numbers + tensor * 16
     beta_1, beta_2 = tl.load(given, mask=real, other=0.0), tl.load(given + 1, mask=real, other=0.0)
     never = float("-inf")  # for lanes without a tensor: not 0, with which they would divide by 0
     log_1, log_2 = tl.load(given + 2, mask=real, other=never), tl.load(given + 3, mask=real, other=never)
@@ -60,6 +67,7 @@ def _count(table, rates, settings, numbers, tensors, DOUBLE_RATE: tl.constexpr, 
     tl.store(made + 6, (alpha * tl.load(given + 7, mask=real, other=0.0)).to(tl.float32), mask=real)
     tl.store(made + 7, s.to(tl.float32), mask=real)
     tl.store(made + 8, r.to(tl.float32), mask=real)
+    tl.store(made + 9, tl.load(given + 8, mask=real, other=0.0).to(tl.float32), mask=real)
 
 
 @triton.jit
@@ -71,15 +79,44 @@ def _address(entry, start, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr):  # typ
 
 
 @triton.jit
+def _of_kept(  # type: ignore[no-untyped-def]
+    g, entry, start, left, factor,
+    BLOCK: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a block of a weight, from that of its kept columns."""
+    place = tl.load(entry + 8).to(tl.pointer_type(tl.int32))
+    columns, width = tl.load(entry + 9).to(tl.int32), tl.load(entry + 10).to(tl.int32)
+    begins = start.to(tl.int32)  # a weight has fewer than 2³¹ elements
+    first, lane = begins // columns, tl.arange(0, BLOCK)
+    index = begins - first * columns + lane
+    # index // columns in a few operations: half an element from any whole number, which is exact below 2²⁰ columns
+    down = ((index.to(tl.float32) + 0.5) * (1.0 / columns.to(tl.float32))).to(tl.int32)
+    column = index - down * columns
+    if ALIGNED:
+        place = tl.multiple_of(place, 16)
+        column = tl.max_contiguous(tl.multiple_of(column, 4), 4)  # rows have a multiple of 16 columns
+    position = tl.load(place + column)
+    there = (position >= 0) & (position < width)
+    if not FULL:
+        there = there & (lane < left)
+    value = tl.load(g + (first + down).to(tl.int64) * width + position, mask=there, other=0.0) * factor
+    return tl.where(position < width, value, float("nan"))  # a mask that does not fit
+
+
+@triton.jit
 def _block(  # type: ignore[no-untyped-def]
-    w, g, m, v, u, anchored, left, c, row,
-    ELEMENT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr, ZERO: tl.constexpr,
+    w, g, m, v, u, anchored, entry, start, left, c, row,
+    ELEMENT: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+    FULL: tl.constexpr, ZERO: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     lane = tl.arange(0, BLOCK)
     inside = None if FULL else lane < left  # a mask, even one that is all true, would make loads 4 bytes wide
     pulled = anchored if FULL else inside & anchored
     w_t = tl.load(w + lane, mask=inside).to(tl.float32)
-    g_t = tl.load(g + lane, mask=inside).to(tl.float32) * c
+    if KEPT:
+        g_t = _of_kept(g, entry, start, left, tl.load(row + 9), BLOCK, ALIGNED, FULL) * c
+    else:
+        g_t = tl.load(g + lane, mask=inside).to(tl.float32) * c
     m_t = tl.load(m + lane, mask=inside).to(tl.float32)
     v_t = tl.load(v + lane, mask=inside).to(tl.float32)
     u_t = tl.load(u + lane, mask=pulled, other=0.0).to(tl.float32)
@@ -100,30 +137,31 @@ def _block(  # type: ignore[no-untyped-def]
 @triton.jit
 def _update(  # type: ignore[no-untyped-def]
     table, owners, numbers, factor,
-    ELEMENT: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, HAS_FACTOR: tl.constexpr, ZERO: tl.constexpr,
+    ELEMENT: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+    HAS_FACTOR: tl.constexpr, ZERO: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     tensor = tl.load(owners + block)
-    entry, row = table + tensor * 8, numbers + tensor * 16
+    entry, row = table + tensor * 12, numbers + tensor * 16
     start = (block - tl.load(entry + 7)) * BLOCK
     left = tl.load(entry + 6) - start
     anchored = tl.load(entry + 4) != 0
     w = _address(entry, start, ELEMENT, ALIGNED)
-    g = _address(entry + 1, start, ELEMENT, ALIGNED)
+    g = _address(entry + 1, 0 if KEPT else start, ELEMENT, ALIGNED)
     m = _address(entry + 2, start, ELEMENT, ALIGNED)
     v = _address(entry + 3, start, ELEMENT, ALIGNED)
     u = _address(entry + 4, start, ELEMENT, ALIGNED)
     c = tl.load(factor).to(tl.float32) if HAS_FACTOR else 1.0
     if left >= BLOCK:
-        _block(w, g, m, v, u, anchored, left, c, row, ELEMENT, BLOCK, True, ZERO)
+        _block(w, g, m, v, u, anchored, entry, start, left, c, row, ELEMENT, BLOCK, ALIGNED, True, ZERO, KEPT)
     else:
-        _block(w, g, m, v, u, anchored, left, c, row, ELEMENT, BLOCK, False, ZERO)
+        _block(w, g, m, v, u, anchored, entry, start, left, c, row, ELEMENT, BLOCK, ALIGNED, False, ZERO, KEPT)
 
 
 def adamw_triton_(tables: Tables, grad_factor: Tensor | None = None, zero_grads: bool = False) -> None:
     """One step for all tensors of the tables, in place; `grad_factor` is c, a number on their device.
 
-    With `zero_grads`, gradients are zero afterwards; else they are as they were.
+    With `zero_grads`, dense gradients are zero afterwards; else they are as they were.
     """
     tensors, blocks = len(tables.table), len(tables.owners)
     _count[(triton.cdiv(tensors, 128),)](
@@ -148,7 +186,8 @@ def adamw_triton_(tables: Tables, grad_factor: Tensor | None = None, zero_grads:
         BLOCK=BLOCK,
         ALIGNED=tables.kind.aligned,
         HAS_FACTOR=grad_factor is not None,
-        ZERO=zero_grads,
+        ZERO=zero_grads and not tables.kind.kept,  # the next backward pass overwrites those of kept columns
+        KEPT=tables.kind.kept,
         num_warps=WARPS,
         enable_fp_fusion=False,
     )

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from steadytune.kernels.mixout_columns import product
+from steadytune.kernels.products import product
 
 DEVICES = {"cuda"}  # where layers may run so
 BLOCK = 4096  # elements that a program of the cast kernel holds

@@ -1,7 +1,8 @@
 """A linear layer with mixed columns on a device whose host must not wait: fixed shapes, no `nonzero`.
 
     W'      = U + (M/μ)(W - U), in the type of the product          mix     one pass that is also autocast's cast
-    X_k     = the kept columns of X, then ones, [rows, capacity]    take    one pass that is also autocast's cast
+    X_k     = the kept columns of X, [rows, capacity]               take    one pass that is also autocast's cast
+              0 in slots without a column, and 1 in the last
     Y       = X W'ᵀ + b
     dX      = dY W', written in X's type
     G       = dYᵀ X_k, in float32
@@ -15,6 +16,8 @@ adds is U alone. Bytes of a block of BERT-large until its backward pass, per pos
 
 Layers that read the same X, as query, key and value do, are one layer here: their W' lie one below the other, so Y and
 dX are one product each, and X is cast once. Their masks differ, so each has its own X_k and G.
+
+Where a layer has a place for it (`kept`: kept_gradients.py), G stays there, and neither dW nor db is made.
 
 Without `kept_only` dW is computed whole and masked, which is right for every mask. With it, the mask must be known to
 fit the capacity (`mixout_masks.overflows`); one that does not gives NaN, never a truncated gradient.
@@ -32,11 +35,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from steadytune.kernels.kept_gradients import KeptGradient
 from steadytune.kernels.mixout_masks import Columns, has_kernels
+from steadytune.kernels.products import product, weight_product, weight_product_
 
 REMAKE_ROWS = 8192  # from so many rows on, W' is made again in the backward pass
-SPLIT_TILES = 0  # weight gradients are split over tokens into up to so many tiles (132 on an H200); 0: cuBLAS decides
-SPLIT_TOKENS = 512  # and no part gets fewer tokens
 
 
 def remakes(rows: int, weight: Tensor) -> bool:
@@ -64,6 +67,7 @@ class Layer(NamedTuple):
     bias: Tensor | None
     target: Tensor
     columns: Columns
+    kept: KeptGradient | None = None  # where the gradient of kept columns is to stay
 
 
 class _ColumnLinears(torch.autograd.Function):
@@ -89,6 +93,7 @@ class _ColumnLinears(torch.autograd.Function):
         ctx.form, ctx.x_shape, ctx.x_dtype, ctx.w_dtype = form, x.shape, x.dtype, layers[0].weight.dtype
         ctx.b_dtype = layers[0].bias.dtype if layers[0].bias is not None else None
         ctx.widths = [len(layer.weight) for layer in layers]
+        ctx.kept = [layer.kept if form.kept_only else None for layer in layers]
         y = functional.linear(low, mixed, low_bias)
         # Not as views: autograd would refuse nn.ReLU(inplace=True) behind the layer. Nobody else reads y.
         outputs = [torch.ops.aten._unsafe_view(part, [*x.shape[:-1], part.shape[1]]) for part in y.split(ctx.widths, 1)]
@@ -113,6 +118,10 @@ class _ColumnLinears(torch.autograd.Function):
         grad_weights: list[Tensor | None] = [None] * count
         grad_biases: list[Tensor | None] = [None] * count
         for n, own in enumerate(rows.split(widths, 1)):
+            kept = ctx.kept[n]
+            if asked[n] and kept is not None:
+                weight_product_(kept, own, inputs[n])
+                continue
             if asked[n]:
                 b_dtype = ctx.b_dtype if asked[count + n] and form.kept_only else None
                 part = weight_product(own, inputs[n])
@@ -185,35 +194,6 @@ def _mix_all(layers: Sequence[Layer], form: Form) -> tuple[Tensor, Tensor | None
     return mixed, low_bias
 
 
-def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b in `dtype`; a CUDA device writes float32 from low types at once, without a pass that casts."""
-    if _writes_float32(a) and dtype == torch.float32:
-        return torch.mm(a, b, out_dtype=dtype)
-    return (a @ b).to(dtype)
-
-
-def weight_product(rows: Tensor, inputs: Tensor) -> Tensor:
-    """dYᵀ X: [out, columns], or parts [splits, out, columns] that are still to be summed."""
-    count = splits(len(rows), rows.shape[1], inputs.shape[1])
-    if count == 1:
-        return product(rows.t(), inputs, torch.float32 if _writes_float32(rows) else rows.dtype)
-    left = rows.reshape(count, -1, rows.shape[1]).transpose(1, 2)
-    right = inputs.view(count, -1, inputs.shape[1])
-    return torch.bmm(left, right, out_dtype=torch.float32) if _writes_float32(rows) else torch.bmm(left, right)
-
-
-def splits(tokens: int, out: int, columns: int) -> int:
-    """Into how many parts the tokens of a weight gradient are cut, so that a small one keeps the whole device busy."""
-    tiles, count = -(-out // 128) * -(-columns // 128), 1
-    while 2 * count * tiles <= SPLIT_TILES and tokens % (2 * count) == 0 and tokens // (2 * count) >= SPLIT_TOKENS:
-        count *= 2
-    return count
-
-
-def _writes_float32(rows: Tensor) -> bool:
-    return rows.is_cuda and rows.dtype in (torch.bfloat16, torch.float16) and rows.numel() > 0
-
-
 def mix_(
     mixed: Tensor,
     low_bias: Tensor | None,
@@ -233,7 +213,8 @@ def mix_(
 
 
 def take(rows: Tensor, kept: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """X in `dtype`; and its columns `kept`, where they are asked for, with 1 where that is -1."""
+    """X in `dtype`; and its columns `kept`, where they are asked for: 0 where that is -1, but 1 in
+    the last slot."""
     if kept is not None and has_kernels(rows.device.type, rows.dtype, dtype):
         from steadytune.kernels.mixout_triton import take_triton
 
@@ -278,7 +259,11 @@ def mix_torch_(
 def take_torch(rows: Tensor, kept: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """`take` in plain torch."""
     low = rows.to(dtype)
-    return low, None if kept is None else low.index_select(1, kept.clamp(min=0)).masked_fill_(kept < 0, 1.0)
+    if kept is None:
+        return low, None
+    taken = low.index_select(1, kept.clamp(min=0)).masked_fill_(kept < 0, 0.0)
+    taken[:, -1:].masked_fill_(kept[-1:] < 0, 1.0)
+    return low, taken
 
 
 def expand_torch(

@@ -89,7 +89,9 @@ def _take(  # type: ignore[no-untyped-def]
     here, long_row = (row < rows)[:, None], row.to(tl.int64)[:, None]
     slot = tl.program_id(1) * SLOTS + tl.arange(0, SLOTS)
     column = tl.load(kept + slot, mask=slot < CAPACITY, other=-1)[None, :]
-    found = tl.load(x + long_row * WIDTH + column, mask=here & (column >= 0), other=1.0)
+    found = tl.load(x + long_row * WIDTH + column, mask=here & (column >= 0), other=0.0)
+    ones = (column < 0) & (slot == CAPACITY - 1)[None, :]  # what gives the bias its gradient
+    found = tl.where(ones, 1.0, found.to(tl.float32))
     if CAST:
         own = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
         value = tl.load(x + long_row * WIDTH + own, mask=here & (own < WIDTH), other=0.0)

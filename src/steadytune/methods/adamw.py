@@ -21,7 +21,7 @@ it was a third thing (D12). A graph holds the settings, but not the learning rat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from torch import Tensor
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.adamw import adamw_ as adamw_  # the functional form
 from steadytune.kernels.adamw import check_warm, is_fused
+from steadytune.kernels.kept_gradients import KeptGradient
 from steadytune.methods.adamw_step import AdamWStep, Decay
 from steadytune.methods.base import FEW_SAMPLE, Method, ParamGroup, check_at_least, method
 
@@ -164,6 +165,16 @@ class AdamW(torch.optim.Optimizer, metaclass=_OptimizerOrMethod):
         """From now on `decay` is a part of each step, before the group's own weight decay."""
         self._step.merge_(decay)
 
+    def why_not_kept(self, params: list[Tensor]) -> str:
+        """Why these parameters cannot have gradients of kept columns, as a sentence; empty where they can."""
+        if self._optimizer_step_pre_hooks:
+            return "AdamW: a hook before the step may look at gradients."
+        return self._step.why_not_kept(self, params)
+
+    def read_kept_(self, kept: Mapping[Tensor, KeptGradient]) -> None:
+        """From now on these parameters' gradients are there, where `.grad` is None (kernels/kept_gradients.py)."""
+        self._step.read_kept_(kept)
+
     @torch.no_grad()
     def step(
         self,
@@ -188,7 +199,7 @@ class AdamW(torch.optim.Optimizer, metaclass=_OptimizerOrMethod):
         self._step.check_capture(self)
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None:
+                if self._step.has_gradient(p):
                     self._prepare_state_(p)
         self._step.run_(self, grad_factor, zero_grads)
         return loss

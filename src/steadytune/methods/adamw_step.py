@@ -7,6 +7,7 @@ what does not fit, and whatever else it cannot do, goes the plain way, to the sa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.adamw import FusedStep, adamw_, is_capturing, is_fused, is_rate
 from steadytune.kernels.adamw_tables import Settings, Slot, Tables
+from steadytune.kernels.kept_gradients import KeptGradient
 from steadytune.methods.base import ParamGroup
 
 Pull = tuple[float, Tensor | None]  # a decoupled decay λ, and the anchor it pulls toward; None is zero
@@ -57,6 +59,7 @@ class AdamWStep:
     def __init__(self) -> None:
         self.decays: list[Decay] = []
         self.one_pass = False  # on a CPU
+        self.kept: Mapping[Tensor, KeptGradient] = {}  # gradients of weights that have none of their own
         self._fused = FusedStep()
         self._known: Known | None = None  # of the step before, where all of it went through the kernel
 
@@ -64,13 +67,25 @@ class AdamWStep:
         self.decays.append(decay)
         self._known = None
 
+    def read_kept_(self, kept: Mapping[Tensor, KeptGradient]) -> None:
+        self.kept = kept
+        self._known = None
+
+    def kept_of(self, p: Tensor) -> KeptGradient | None:
+        """The gradient of kept columns that is this step's of `p`; a gradient of its own comes first."""
+        found = self.kept.get(p) if p.grad is None else None
+        return found if found is not None and found.is_written else None
+
+    def has_gradient(self, p: Tensor) -> bool:
+        return p.grad is not None or self.kept_of(p) is not None
+
     def repeat_(self, optimizer: torch.optim.Optimizer, grad_factor: Tensor | None, zero_grads: bool) -> bool:
         """The step, if everything is where it was in the one before, gradients aside; else False."""
         if self._known is None or is_capturing():
             return False
         for decay in self.decays:
             decay.take_over_(optimizer)
-        places, tables = _places(optimizer), self._known.tables
+        places, tables = self._places(optimizer), self._known.tables
         if places.fixed != self._known.places.fixed:
             return False
         if places.gradients != self._known.places.gradients:
@@ -96,7 +111,7 @@ class AdamWStep:
         slots: list[Slot] = []
         all_fused = not ahead
         for number, group in enumerate(optimizer.param_groups):
-            params = [p for p in group["params"] if p.grad is not None]
+            params = [p for p in group["params"] if self.has_gradient(p)]
             for decay in ahead:
                 decay.decay_(group, params)
             found = {p: self._slot(optimizer, number, p, merged) for p in params}
@@ -110,15 +125,16 @@ class AdamWStep:
                 )
             for decay in merged:
                 decay.decay_(group, plain)
-            _plain_step_(optimizer, group, plain, grad_factor, zero_grads, self.one_pass)
+            self._plain_step_(optimizer, group, plain, grad_factor, zero_grads)
             all_fused = all_fused and not plain
         if slots:
             tables = self._fused.step_(slots, grad_factor, zero_grads)
-            self._known = Known(_places(optimizer), tables) if all_fused else None
+            self._known = Known(self._places(optimizer), tables) if all_fused else None
 
     def _slot(self, optimizer: torch.optim.Optimizer, number: int, p: Tensor, merged: list[Decay]) -> Slot | None:
         """What the kernel needs for a parameter of group `number`; None where it cannot do it."""
-        group, state, g = optimizer.param_groups[number], optimizer.state[p], p.grad
+        group, state, kept = optimizer.param_groups[number], optimizer.state[p], self.kept_of(p)
+        g = p.grad if kept is None else kept.values
         decays = arranged([pull for decay in merged if (pull := decay.pull(p))], group["weight_decay"])
         m, v = state["exp_avg"], state["exp_avg_sq"]
         if g is None or decays is None or not is_fused(p, g, m, v, *decays.anchors):
@@ -128,7 +144,59 @@ class AdamWStep:
         rate = group["lr"] if is_rate(group["lr"], p.device) else self._rates(optimizer, p.device)[number]
         (beta1, beta2), (first, toward, last) = group["betas"], decays.strengths
         settings = Settings(beta1, beta2, group["eps"], group["correct_bias"], first, toward, last)
-        return Slot(p, g, m, v, state["step"], decays.anchors[0] if decays.anchors else None, rate, settings)
+        return Slot(p, g, m, v, state["step"], decays.anchors[0] if decays.anchors else None, rate, settings, kept)
+
+    def _places(self, optimizer: torch.optim.Optimizer) -> Places:
+        fixed: list[Any] = []
+        gradients: list[int] = []
+        for group in optimizer.param_groups:
+            rate = group["lr"].data_ptr() if isinstance(group["lr"], Tensor) else None
+            fixed.append((rate, group["betas"], group["eps"], group["weight_decay"], group["correct_bias"]))
+            for p in group["params"]:
+                kept = self.kept_of(p)
+                g, state = p.grad if kept is None else kept.values, optimizer.state.get(p)
+                if g is None or g.layout != torch.strided or not state:
+                    fixed.append("no gradient" if g is None else "new")
+                    continue
+                moments = state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr()
+                where = (p.data_ptr(), *moments, state["step"].data_ptr())
+                fixed.append((*where, g.dtype, g.is_contiguous(), None if kept is None else g.data_ptr()))
+                if kept is None:
+                    gradients.append(g.data_ptr())
+        return Places(fixed, gradients)
+
+    def _plain_step_(
+        self,
+        optimizer: torch.optim.Optimizer,
+        group: ParamGroup,
+        params: list[Tensor],
+        grad_factor: Tensor | None,
+        zero_grads: bool,
+    ) -> None:
+        if not params:
+            return
+        states = [optimizer.state[p] for p in params]
+        for state in states:
+            state["step"] = state["step"].cpu()
+        made = [p.grad if (kept := self.kept_of(p)) is None else kept.dense() for p in params]
+        grads = [grad for grad in made if grad is not None]
+        beta1, beta2 = group["betas"]
+        adamw_(
+            params,
+            grads if grad_factor is None else [g * grad_factor.to(g.device) for g in grads],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [state["step"] for state in states],
+            lr=float(group["lr"]),
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            correct_bias=group["correct_bias"],
+            one_pass=self.one_pass,
+        )
+        if zero_grads:
+            torch._foreach_zero_(grads)
 
     def _rates(self, optimizer: torch.optim.Optimizer, device: torch.device) -> list[Tensor]:
         """Every group's learning rate on the device, where it is not there anyway."""
@@ -155,11 +223,23 @@ class AdamWStep:
             )
         return ""
 
+    def why_not_kept(self, optimizer: torch.optim.Optimizer, params: list[Tensor]) -> str:
+        """What is in the way of stepping by gradients of kept columns, as a sentence; empty where nothing is."""
+        if self._ahead():
+            return "AdamW: weight decay of the form l2 is added to gradients, so they must be there whole."
+        held = {p: group for group in optimizer.param_groups for p in group["params"]}
+        for p in params:
+            pulls = [pull for decay in self.decays if (pull := decay.pull(p))]
+            decays = arranged(pulls, held[p]["weight_decay"]) if p in held else None
+            if decays is None or not is_fused(p, *decays.anchors):
+                return f"AdamW: the kernel cannot step a parameter of shape {tuple(p.shape)} of this run."
+        return ""
+
     def check_capture(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse, with the reason, to become a part of a CUDA graph that would repeat the wrong thing."""
         if not is_capturing():
             return
-        held = [(group, p) for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        held = [(group, p) for group in optimizer.param_groups for p in group["params"] if self.has_gradient(p)]
         if not all(is_rate(group["lr"], p.device) for group, p in held):
             raise SteadytuneError(
                 "AdamW: a captured step would repeat one learning rate for ever. Call optimizer.lr_on_device_() before "
@@ -167,23 +247,6 @@ class AdamWStep:
             )
         if why := self.why_not_capturable([p for _, p in held]):
             raise SteadytuneError(why)
-
-
-def _places(optimizer: torch.optim.Optimizer) -> Places:
-    fixed: list[Any] = []
-    gradients: list[int] = []
-    for group in optimizer.param_groups:
-        rate = group["lr"].data_ptr() if isinstance(group["lr"], Tensor) else None
-        fixed.append((rate, group["betas"], group["eps"], group["weight_decay"], group["correct_bias"]))
-        for p in group["params"]:
-            g, state = p.grad, optimizer.state.get(p)
-            if g is None or g.layout != torch.strided or not state:
-                fixed.append("no gradient" if g is None else "new")
-                continue
-            moments = state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr()
-            fixed.append((p.data_ptr(), *moments, state["step"].data_ptr(), g.dtype, g.is_contiguous()))
-            gradients.append(g.data_ptr())
-    return Places(fixed, gradients)
 
 
 class Decays(NamedTuple):
@@ -218,35 +281,3 @@ def _scale_(optimizer: torch.optim.Optimizer, factor: Tensor) -> None:
     grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     for device in {g.device for g in grads}:
         torch._foreach_mul_([g for g in grads if g.device == device], factor.to(device))
-
-
-def _plain_step_(
-    optimizer: torch.optim.Optimizer,
-    group: ParamGroup,
-    params: list[Tensor],
-    grad_factor: Tensor | None,
-    zero_grads: bool,
-    one_pass: bool,
-) -> None:
-    if not params:
-        return
-    states, grads = [optimizer.state[p] for p in params], [p.grad for p in params if p.grad is not None]
-    for state in states:
-        state["step"] = state["step"].cpu()
-    beta1, beta2 = group["betas"]
-    adamw_(
-        params,
-        grads if grad_factor is None else [g * grad_factor.to(g.device) for g in grads],
-        [state["exp_avg"] for state in states],
-        [state["exp_avg_sq"] for state in states],
-        [state["step"] for state in states],
-        lr=float(group["lr"]),
-        beta1=beta1,
-        beta2=beta2,
-        weight_decay=group["weight_decay"],
-        eps=group["eps"],
-        correct_bias=group["correct_bias"],
-        one_pass=one_pass,
-    )
-    if zero_grads:
-        torch._foreach_zero_(grads)

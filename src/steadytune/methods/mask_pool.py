@@ -20,12 +20,13 @@ rows off, which `draw_` notices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from steadytune.errors import SteadytuneError
+from steadytune.kernels.kept_gradients import Kept, KeptGradients, can_be_read
 from steadytune.kernels.mixout_masks import Columns, draw_all_, new_table, overflows
 from steadytune.kernels.mixout_table import MixTable, can_be_made
 from steadytune.layers import find_layers
@@ -77,7 +78,7 @@ class MaskPool:
     """
 
     def __init__(self, model: nn.Module, low: torch.dtype | None = None) -> None:
-        self.layers = column_layers(model)
+        self._model, self.layers = model, column_layers(model)
         if not self.layers:
             raise SteadytuneError("MaskPool: the model has no linear layer with a Bernoulli mask by neuron.")
         devices = {layer.mix_state.device for layer in self.layers.values()}
@@ -149,6 +150,30 @@ class MaskPool:
         if self._mixes is not None:
             self._mixes.mix_()
 
+    def keep_gradients_(self, can: Callable[[list[Tensor]], bool]) -> KeptGradients | None:
+        """From now on gradients of kept columns stay where backward passes write them, of all layers that have their
+        weight and bias for themselves and of which the optimiser `can` read it; None where there is none.
+
+        For engines, which call `begin_` before each chunk, and `finish_` after the last.
+        """
+        modules = list(self._model.modules())
+        uses = Counter(id(each) for module in modules for each in module.parameters(recurse=False))
+        unread = {module.out_proj for module in modules if isinstance(module, nn.MultiheadAttention)}  # not called
+        found: dict[MixedLinear, Kept] = {}
+        for layer, columns in zip(self.layers.values(), self._columns, strict=True):
+            bias = layer.bias if layer.bias is not None and layer.bias.requires_grad else None
+            own = [layer.weight] if bias is None else [layer.weight, bias]
+            alone = layer not in unread and all(uses[id(each)] == 1 and not _is_watched(each) for each in own)
+            fits = can_be_made(layer.layer_of(columns)) and can_be_read(layer.weight)
+            if alone and fits and layer.weight.requires_grad and can([layer.weight]):
+                found[layer] = Kept(layer.weight, bias, columns, layer.grad_scale())
+        if not found:
+            return None
+        gradients = KeptGradients(list(found.values()))
+        for layer, kept in found.items():
+            layer.mix_gradient = gradients.of[kept.weight]
+        return gradients
+
     def reuse_(self) -> None:
         """One more forward on the masks that are drawn: the next chunk of the same batch."""
         for layer in self.layers.values():
@@ -175,3 +200,8 @@ class MaskPool:
             if count - before[name] != 1:
                 return f"{name} draws {count - before[name]} masks in a step; a pool draws one for every layer."
         return None
+
+
+def _is_watched(parameter: Tensor) -> bool:
+    """Whether somebody waits for its gradient."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)

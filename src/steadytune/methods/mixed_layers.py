@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from steadytune.errors import SteadytuneError
+from steadytune.kernels.kept_gradients import KeptGradient
 from steadytune.kernels.mixout import mixed_linear
 from steadytune.kernels.mixout_columns import Layer, column_linears, product_type
 from steadytune.kernels.mixout_masks import Columns
@@ -41,7 +42,7 @@ class MixedLinear(Mixed, nn.Linear):
             spread = (self.weight - mix.target).square()
             return self._local_noise(super().forward(x), functional.linear(x.square(), spread))
         if mix.mask == "neuron" and mix.distribution == "bernoulli" and not torch.compiler.is_compiling():
-            grad_scale = 1.0 if mix.gradient == "paper" or mix.p == 1.0 else 1.0 / (1.0 - mix.p)
+            grad_scale = self.grad_scale()
             if x.device.type not in COLUMN_DEVICES:
                 return mixed_linear(x, self.weight, self.bias, mix.target, self.scale(), grad_scale)
             if mix.p < 1.0:
@@ -69,7 +70,15 @@ class MixedLinear(Mixed, nn.Linear):
 
     def layer_of(self, columns: Columns) -> Layer:
         """With the mask of a call."""
-        return Layer(self.weight, self.bias, self.mix.target, columns)
+        return Layer(self.weight, self.bias, self.mix.target, columns, self._kept_gradient(columns))
+
+    def grad_scale(self) -> float:
+        """c, the factor on the gradient of a kept column."""
+        return 1.0 if self.mix.gradient == "paper" or self.mix.p == 1.0 else 1.0 / (1.0 - self.mix.p)
+
+    def _kept_gradient(self, columns: Columns) -> KeptGradient | None:
+        """Only for the pool's mask: the optimiser reads it by that one."""
+        return self.mix_gradient if columns is self.mix_drawn else None
 
     def _is_like(self, other: MixedLinear) -> bool:
         """Whether both are mixed alike."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.handed_on import Jointly, SharedCast
+from steadytune.kernels.kept_gradients import KeptGradient
 from steadytune.kernels.mixout_masks import Columns, Rule, draw, draw_next_, new_rule
 from steadytune.kernels.mixout_table import Made
 from steadytune.rng import normal, random_bits
@@ -91,6 +92,7 @@ class Mixed:
     mix_kept_only: bool = False  # whether masks are known to fit their capacity (`use_kept_columns_`)
     mix_jointly: JointlyMixed | None = None  # with the layers that read the same tensor (mask_pool.py)
     mix_made: Made | None = None  # the mixed weight, where a MaskPool has made it
+    mix_gradient: KeptGradient | None = None  # where the gradient of kept columns is to stay
     mix_inputs: SharedCast | None = None  # where the layer before may have left its output in autocast's type
 
     @property
@@ -111,7 +113,7 @@ class Mixed:
         """`.to()`, `.half()`, `.cuda()` move the target along with the weight."""
         super()._apply(fn, recurse)  # type: ignore[misc]
         self.mix.target = fn(self.mix.target)
-        self.mix_drawn = self.mix_made = None  # a pool's masks stay where they were
+        self.mix_drawn = self.mix_made = self.mix_gradient = None  # a pool's masks stay where they were
         return self
 
     def _is_mixing(self) -> bool:
@@ -182,6 +184,7 @@ class Mixed:
             "mix_jointly": None,
             "mix_inputs": None,
             "mix_made": None,
+            "mix_gradient": None,
         }
 
     def _count(self) -> int:

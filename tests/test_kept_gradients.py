@@ -1,0 +1,222 @@
+"""Runs of the engine whose gradients stay as those of kept columns, on the CPU: the runs with dense gradients.
+
+Layers, pool and optimiser take the way of a GPU here: kernels/kept_gradients.py in plain torch, AdamW's kernel through
+Triton's interpreter. tests/gpu/test_kept_gradients_gpu.py has them on a real device.
+"""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
+pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
+
+from steadytune import AdamW, Mixout, PretrainedDecay, RDrop, SteadytuneError, Streams, WeightDecay  # noqa: E402
+from steadytune.engine import update as update_module  # noqa: E402
+from steadytune.engine.chunk import Chunk  # noqa: E402
+from steadytune.engine.train import train  # noqa: E402
+from steadytune.kernels import adamw as adamw_kernel  # noqa: E402
+from steadytune.kernels import kept_gradients  # noqa: E402
+from steadytune.kernels.kept_gradients import KeptGradients  # noqa: E402
+from steadytune.methods import mixed_layers  # noqa: E402
+from steadytune.methods.mask_pool import MaskPool  # noqa: E402
+from tiny_tasks import tiny_run  # noqa: E402
+
+STREAMS = Streams(init=1, order=2, noise=3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+def device_path(monkeypatch):
+    """Layers and optimiser take the way of a GPU; a list of the kept gradients of each run that has some."""
+    monkeypatch.setattr(mixed_layers, "COLUMN_DEVICES", {"cpu"})
+    monkeypatch.setattr(adamw_kernel, "DEVICES", ("cpu",))
+    monkeypatch.setattr(kept_gradients, "DEVICES", {"cpu"})
+    made = []
+    begin = KeptGradients.__init__
+    monkeypatch.setattr(KeptGradients, "__init__", lambda self, layers: made.append(self) or begin(self, layers))
+    return made
+
+
+def both(recipe, encoded, made, monkeypatch, *arguments, **options):
+    """The run, and the same with dense gradients."""
+    kept = train(recipe, encoded, STREAMS, *arguments, **options)
+    assert len(made) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_gradients, "DEVICES", set())
+        dense = train(recipe, encoded, STREAMS, **options)
+    assert len(made) == 1
+    return kept, dense
+
+
+def assert_same(kept, dense, rel=1e-6):
+    assert kept[0].losses == pytest.approx(dense[0].losses, rel=rel)
+    assert kept[0].grad_norms == pytest.approx(dense[0].grad_norms, rel=10 * rel)
+    for one, other in zip(kept[1].parameters(), dense[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=10 * rel, atol=10 * rel)
+
+
+METHODS = {
+    "mixout": (Mixout(p=0.5),),
+    "the paper's gradient": (Mixout(p=0.7, layers="linear", gradient="paper"),),
+    "p = 0.9": (Mixout(p=0.9, replace_dropout=False, head="mixout"),),
+    "mixed everywhere": (Mixout(p=0.5, layers="all"),),
+    "decay toward the start": (Mixout(p=0.5), PretrainedDecay(decay=0.1)),
+    "no correction": (Mixout(p=0.5), AdamW(correct_bias=False, eps=1e-6)),
+}
+
+
+@pytest.mark.parametrize("methods", METHODS.values(), ids=METHODS)
+def test_every_method(methods, folder, device_path, monkeypatch):
+    recipe, encoded = tiny_run("classification", folder, methods=methods, steps=3, weight_decay=0.01)
+    kept, dense = both(recipe, encoded, device_path, monkeypatch)
+    assert_same(kept, dense)
+    assert device_path[0].of
+    assert all(each.is_written for each in device_path[0].of.values())
+
+
+@pytest.mark.parametrize("settings", [{"precision": "bf16"}, {"micro_batches": 3}, {"clip": 0.0}])
+def test_settings(settings, folder, device_path, monkeypatch):
+    recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=3, **settings)
+    kept, dense = both(recipe, encoded, device_path, monkeypatch)
+    assert_same(kept, dense, 1e-6 if "precision" not in settings else 1e-3)
+
+
+@pytest.fixture
+def gathered(monkeypatch):
+    """Gradients have one place in memory for the whole run, as on a GPU; nothing is recorded."""
+
+    class NoGraphs:
+        def writes_(self, tensors):
+            assert len(tensors) == 1
+
+    begin = Chunk.__init__
+
+    def with_graphs(self, *arguments):
+        begin(self, *arguments)
+        self.graphs = NoGraphs()
+
+    monkeypatch.setattr(Chunk, "__init__", with_graphs)
+
+
+@pytest.mark.parametrize("whole", [None, 0, 2])
+@pytest.mark.parametrize("settings", [{}, {"micro_batches": 3}])
+def test_gradients_that_keep_their_place(settings, whole, folder, device_path, gathered, monkeypatch):
+    """Some of the runs have a step whose masks do not fit."""
+    recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=5, **settings)
+    forecast = MaskPool.forecast
+
+    def foreseen(self, calls, start=0):
+        found = forecast(self, calls, start)
+        if whole is not None:
+            found[whole] = True
+        return found
+
+    monkeypatch.setattr(MaskPool, "forecast", foreseen)
+    kept, dense = both(recipe, encoded, device_path, monkeypatch, graphs=False)
+    assert_same(kept, dense)
+
+
+def test_a_weight_that_is_read_outside_of_its_layer_is_noticed(folder, device_path, gathered, monkeypatch):
+    recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=2)
+    plain = Chunk._loss
+
+    def penalised(self, batch, moment):
+        return plain(self, batch, moment) + self.model.bert.encoder.layer[0].intermediate.dense.weight.square().sum()
+
+    monkeypatch.setattr(Chunk, "_loss", penalised)
+    with pytest.raises(SteadytuneError, match="outside of it"):
+        train(recipe, encoded, STREAMS, graphs=False)
+
+
+@pytest.mark.parametrize("kind", ["image", "translation", "summarization", "language-model"])
+def test_other_models(kind, folder, device_path, monkeypatch):
+    """Tied weights, layers without bias, Conv1D."""
+    recipe, encoded = tiny_run(kind, folder, methods=(Mixout(p=0.5),), steps=2, evaluations=1)
+    kept = train(recipe, encoded, STREAMS)
+    monkeypatch.setattr(kept_gradients, "DEVICES", set())
+    assert_same(kept, train(recipe, encoded, STREAMS))
+    assert len(device_path) == (kind != "language-model")  # GPT-2 has no nn.Linear below its head
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_step_whose_mask_does_not_fit_takes_the_dense_gradient(first, folder, device_path, monkeypatch):
+    recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=5)
+    whole, forecast, steps = [], MaskPool.forecast, AdamW.step
+
+    def foreseen(self, calls, start=0):
+        found = forecast(self, calls, start)
+        found[first] = True
+        return found
+
+    def seen(self, **options):
+        whole.append([p.grad is not None for p in device_path[0].of])
+        return steps(self, **options)
+
+    monkeypatch.setattr(MaskPool, "forecast", foreseen)
+    monkeypatch.setattr(update_module.AdamW, "step", seen)
+    kept = train(recipe, encoded, STREAMS)
+    monkeypatch.setattr(update_module.AdamW, "step", steps)
+    monkeypatch.setattr(kept_gradients, "DEVICES", set())
+    assert_same(kept, train(recipe, encoded, STREAMS))
+    assert [set(each) for each in whole] == [{number == first} for number in range(5)]
+
+
+def test_after_memory_ran_out(folder, device_path, monkeypatch):
+    recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=4, micro_batches=2)
+    whole, _ = train(recipe, encoded, STREAMS)
+    plain, calls = Chunk._loss, []
+
+    def small_memory(self, batch, moment):
+        calls.append(moment.step)
+        if calls.count(2) == 2:  # in the middle of a step
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(self, batch, moment)
+
+    monkeypatch.setattr(Chunk, "_loss", small_memory)
+    limited, _ = train(recipe, encoded, STREAMS)
+    assert np.allclose(limited.losses, whole.losses, rtol=1e-4)
+    assert len(limited.notes) == len(whole.notes) + 1
+
+
+def test_a_run_in_pieces_has_the_same_bits(folder, device_path, tmp_path):
+    recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=5)
+    whole, model = train(recipe, encoded, STREAMS)
+    asked = iter([False, True])
+    assert train(recipe, encoded, STREAMS, tmp_path, stop=asked.__next__)[0].status == "stopped"
+    again, other = train(recipe, encoded, STREAMS, tmp_path)
+    assert len(device_path) == 3
+    assert again.losses == whole.losses
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters()))
+    assert not [name for each in model.modules() for name in vars(each) if name.startswith("mix")]
+    assert all(each.grad is None for each in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        (Mixout(p=0.5), WeightDecay(decay=0.1, form="l2")),
+        (Mixout(p=0.5, mask="element"),),
+        (Mixout(p=0.3, distribution="gaussian"),),
+        (),
+    ],
+)
+def test_where_gradients_must_be_whole(methods, folder, device_path):
+    recipe, encoded = tiny_run("classification", folder, methods=methods, steps=2)
+    train(recipe, encoded, STREAMS)
+    assert not device_path
+
+
+def test_two_forwards_in_a_step(folder, device_path, monkeypatch):
+    recipe, encoded = tiny_run("classification", folder, methods=(RDrop(), Mixout(p=0.5)), steps=3)
+    kept = train(recipe, encoded, STREAMS)
+    monkeypatch.setattr(kept_gradients, "DEVICES", set())
+    assert_same(kept, train(recipe, encoded, STREAMS))
