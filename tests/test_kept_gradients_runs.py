@@ -18,7 +18,9 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the d
 from steadytune import AdamW, Mixout, PretrainedDecay, RDrop, SteadytuneError, Streams, WeightDecay  # noqa: E402
 from steadytune.engine import update as update_module  # noqa: E402
 from steadytune.engine.chunk import Chunk  # noqa: E402
+from steadytune.engine.gradients import BatchGradient  # noqa: E402
 from steadytune.engine.train import train  # noqa: E402
+from steadytune.engine.update import Update  # noqa: E402
 from steadytune.kernels import adamw as adamw_kernel  # noqa: E402
 from steadytune.kernels import kept_gradients  # noqa: E402
 from steadytune.kernels.kept_gradients import KeptGradients  # noqa: E402
@@ -105,6 +107,45 @@ def gathered(monkeypatch):
         self.graphs = NoGraphs()
 
     monkeypatch.setattr(Chunk, "__init__", with_graphs)
+
+
+@pytest.mark.parametrize(
+    ("whole", "expected"),
+    [(None, "plain record replay replay replay replay replay"), (0, "plain plain record replay replay replay replay"),
+     (1, "plain plain plain record replay replay replay"), (3, "plain record replay replay plain replay replay")],
+)  # fmt: skip
+def test_when_updates_are_recorded(whole, expected, folder, device_path, gathered, monkeypatch):
+    """A recording is here only remembered, and its replay the work again."""
+    recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=6)
+    done, recorded, forecast, fused = [], {}, MaskPool.forecast, Update._fused_step
+
+    def foreseen(self, calls, start=0):
+        found = forecast(self, calls, start)
+        if whole is not None:
+            found[whole] = True
+        return found
+
+    class Remembered:
+        def __contains__(self, name):
+            return name in recorded
+
+        def capture_(self, name, work):
+            recorded[name] = work
+            done.append("record")
+
+        def replay(self, name):
+            done.append("replay")
+            fused(recorded[name].__self__)
+
+    monkeypatch.setattr(MaskPool, "forecast", foreseen)
+    plain = train(recipe, encoded, STREAMS, graphs=False)
+    monkeypatch.setattr(BatchGradient, "graphs", Remembered())
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(Update, "_fused_step", lambda self: done.append("plain") or fused(self))
+    found = train(recipe, encoded, STREAMS)
+    assert done == expected.split()
+    assert found[0].losses == plain[0].losses
+    assert found[0].grad_norms == plain[0].grad_norms
 
 
 @pytest.mark.parametrize("whole", [None, 0, 2])
