@@ -244,6 +244,12 @@ def test_the_rdrop_papers_set_up():
     assert (translated.from_config, translated.beams, methods(translated)["rdrop"].alpha) == (True, 5, 5.0)
     assert (translated.label_smoothing, methods(translated)["rdrop"].label_smoothing) == (0.0, 0.1)
     assert recipe("rdrop/translation", "Baseline", "IWSLT14 De-En").label_smoothing == 0.1
+    for column in ("CIFAR-100", "ImageNet"):
+        found = methods(recipe("rdrop/images", "R-Drop", column))["rdrop"]
+        assert (found.alpha, found.variant, found.alpha_schedule) == (0.6, "paper", "constant")
+    of_table_4 = methods(recipe("rdrop/images-of-table-4", "R-Drop", "CIFAR-100"))["rdrop"]
+    assert (of_table_4.alpha, of_table_4.alpha_schedule) == (0.6, "lr")  # section C.4
+    assert list(study("rdrop/images-of-table-4").tasks) == ["CIFAR-100"]
 
 
 def test_choices_of_earlier_studies_are_taken_over(tmp_path):
@@ -310,6 +316,7 @@ ARCHITECTURES = {  # a part of the full scale, variants that cover its models, a
     "rdrop/summarization": ["R-Drop"],
     "rdrop/language-modeling": ["R-Drop"],
     "rdrop/images": ["R-Drop", "FD"],
+    "rdrop/images-of-table-4": ["R-Drop"],
 }
 
 
@@ -332,7 +339,7 @@ def shortened(data, kept):
     """The study of the full scale with the same recipes but for their length, on one seed and the first task."""
     task, source = next(iter(data["tasks"].items()))
     short = {"steps": 2, "evaluations": 1, "batch_size": 4, "max_length": 16, "max_target_length": 6, "beams": 2}
-    short |= {"precision": "fp32", "micro_batches": 1}
+    short |= {"precision": "fp32", "micro_batches": min(2, data["base"].get("micro_batches", 1))}
     recipe = {key: value for key, value in source.get("recipe", {}).items() if key == "add"}
     warm = {"method": "linear_schedule", "warmup": 0.5}
     variants = {}

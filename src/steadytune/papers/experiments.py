@@ -214,7 +214,7 @@ _R_DROP = (
     ),
     Shown(
         "rdrop/table-4",
-        (*_IMAGES, *_TRANSLATION),
+        {"full": ("rdrop/images-of-table-4", *_TRANSLATION), **dict.fromkeys(_NOT_FULL, (*_IMAGES, *_TRANSLATION))},
         lines=[line(name) for name in (_BASE, translation.FRATERNAL, _RDROP)],
         tasks=("CIFAR-100", IWSLT),
         stand_ins={**translation.STAND_INS, **other_tasks.STAND_INS},
