@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from steadytune.config import Document, load_yaml
@@ -18,6 +19,7 @@ from steadytune.papers.catalogue import ITEMS, PAPERS
 from steadytune.papers.cost import cost, planned_study
 from steadytune.papers.experiment import Computed, Shown
 from steadytune.papers.experiments import EXPERIMENTS, find_experiment
+from steadytune.papers.materials.text_models import save_model
 from steadytune.papers.places import at_scale
 from steadytune.papers.report import make_report
 from steadytune.papers.report_files import print_report, write_files
@@ -32,7 +34,7 @@ from steadytune.papers.run import (
     scale_of,
     write_study,
 )
-from steadytune.papers.settings import SCALES, SMOKE_MODELS, Setting
+from steadytune.papers.settings import SCALES, SMOKE_MODELS, VIT_BASE, Setting
 from steadytune.papers.studies import mixout
 from steadytune.papers.studies.few_sample_methods import INTERMEDIATE
 from steadytune.papers.studies.parts import RATES_OF
@@ -238,6 +240,10 @@ def test_the_rdrop_papers_set_up():
     mnli = recipe("rdrop/table-1", "R-Drop", "MNLI")
     assert (mnli.lr, mnli.steps, mnli.batch_size, methods(mnli)["rdrop"].alpha) == (1e-5, 123_873, 32, 0.5)
     assert (methods(mnli)["adamw"].betas, methods(mnli)["adamw"].eps) == ((0.9, 0.98), 1e-6)
+    own = {task: each.source.metric for task, each in study("rdrop/table-1").tasks.items()}
+    assert {task: metric for task, metric in own.items() if metric} == {"MRPC": "accuracy", "STS-B": "pearson"}
+    here = {task: each.source.metric for task, each in study("rdrop/table-2", "small").tasks.items()}
+    assert {task: metric for task, metric in here.items() if metric} == {"MRPC": "accuracy"}, "others keep their keys"
     base = recipe("rdrop/table-1", "Baseline", "RTE")
     assert ("rdrop" in methods(base), base.batch_size) == (False, 8)
     translated = recipe("rdrop/translation", "R-Drop", "IWSLT14 De-En")
@@ -381,6 +387,30 @@ def test_the_full_configuration_runs_on_a_tiny_model_of_the_same_architecture(na
     found = read_results(setting.folder)
     assert [trial.status for trial in found.trials] == ["finished"] * len(ARCHITECTURES[name])
     assert all(trial.last.validation is not None for trial in found.trials)
+
+
+def test_imagenet_is_read_from_files_of_different_sizes(tmp_path):
+    """The task of the full scale as it is, on a tiny model for colours."""
+    image = pytest.importorskip("PIL.Image")
+    draw = np.random.default_rng(0)
+    for number in range(36):
+        folder = tmp_path / "data/imagenet" / ("test" if number % 4 == 3 else "train") / "abc"[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 255, ((20, 30) if number % 2 else (31, 17)) + (3,), dtype=np.uint8)
+        image.fromarray(pixels).save(folder / f"{number}.png")
+    vit = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2}
+    save_model(tmp_path / "vit", "ViTConfig", {**vit, "image_size": 16, "patch_size": 8}, None, "ViTModel")
+    setting = Setting("full", tmp_path / "data", tmp_path / "study", {VIT_BASE: str(tmp_path / "vit")})
+    setting.folder.mkdir()
+    data = PARTS["rdrop/images"].make(setting)
+    task = data["tasks"]["ImageNet"]
+    assert task["size"] == 224
+    data = shortened({**data, "tasks": {"ImageNet": task}}, ["R-Drop"])
+    data["tasks"]["ImageNet"] = {**task, "size": 24}
+    assert run_inside(write_study(setting.folder, data)) == 0
+    found = read_results(setting.folder)
+    assert found.tasks["ImageNet"].rows == {"train": 24, "validation": 3, "test": 9}
+    assert [trial.status for trial in found.trials] == ["finished"]
 
 
 def test_models_that_are_joined_are_scored(tmp_path):

@@ -168,7 +168,7 @@ def images(setting: Setting) -> Data:
             **scale,
         },
         "tasks": {
-            column if setting.scale != "small" else STAND_INS[column]: {"images": setting.path(place)}
+            column if setting.scale != "small" else STAND_INS[column]: {"images": setting.path(place), **_SIZES.get(column, {})}
             for column, place in places.items()
         },
         "variants": {BASELINE: {}, RDROP: {"add": [_IMAGE_RDROP]}, FRATERNAL: {"add": [fraternal]}},
@@ -185,6 +185,7 @@ def images_of_table_4(setting: Setting) -> Data:
 
 
 _DROPOUT = {"method": "dropout", "p": 0.1}
+_SIZES = {"ImageNet": {"size": 224}}  # its files have many; those of the others have one
 _IMAGE_RDROP = {"method": "rdrop", "alpha": 0.6}  # the authors' α (KL + KL) with 0.3, where the paper has α ½ (KL + KL)
 
 
