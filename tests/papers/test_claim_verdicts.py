@@ -245,6 +245,31 @@ def test_a_trend_is_read_from_the_points_that_were_run():
     assert judged(claim("narrower", 4), [sample(0.7), None, sample(0.8), sample(0.7)]).holds is None
 
 
+def gaps(before, after, random=None):
+    """Samples of a case of `narrower` whose gaps are these."""
+    noise = [each * 0.01 for each in (random or np.random.default_rng(3)).normal(size=(4, 20))]
+    return [sample(mean, noise=each) for mean, each in zip((0.7 + after, 0.7, 0.7 + before, 0.7), noise)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_gap_that_changes_its_sign_is_not_narrower_for_it(sign):
+    made = claim("narrower", 4)
+    wider = judged(made, gaps(sign * 0.01, sign * -0.05))
+    assert wider.holds is False
+    assert "the opposite is shown" in wider.measured
+    assert judged(made, gaps(sign * 0.05, sign * -0.01)).holds is True, "of another sign, but nearer to 0"
+    assert judged(made, gaps(sign * 0.05, sign * 0.05)).holds is False
+    assert judged(made, gaps(sign * 0.05, sign * -0.05)).holds is False
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.005, 0.02])
+def test_equal_gaps_are_rarely_called_narrower(gap):
+    random = np.random.default_rng(0)
+    found = [judge_case(claim("narrower", 4), gaps(gap, gap, random)) for _ in range(1000)]
+    assert sum(each.holds is True for each in found) / len(found) < 0.06
+    assert sum(each.reversed for each in found) / len(found) < 0.06
+
+
 @pytest.mark.parametrize("kind", ["best", "peak"])
 def test_of_equal_cells_none_is_shown_to_be_the_best(kind):
     """Nothing that is chosen by looking, and no missing evidence, may count as evidence."""

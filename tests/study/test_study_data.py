@@ -103,7 +103,9 @@ def test_images_of_different_sizes_are_resized_to_one(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for number in range(20):
         (tmp_path / "pictures" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
-        image.new("RGB", (8 + number, 9), (number, 0, 0)).save(tmp_path / "pictures" / "ab"[number % 2] / f"{number}.png")
+        image.new("RGB", (8 + number, 9), (number, 0, 0)).save(
+            tmp_path / "pictures" / "ab"[number % 2] / f"{number}.png"
+        )
     with pytest.raises(SteadytuneError, match="give a size"):
         task(images="pictures").load(tmp_path)
     assert task(images="pictures", size=12).load(tmp_path).train.images.shape[1:] == (12, 12, 3)

@@ -86,7 +86,7 @@ KINDS: dict[str, Meaning] = {
     "narrower": Meaning(
         4,
         "first minus second is nearer to 0 than third minus fourth",
-        "the difference of the differences, by seed: student_t_test, one tail",
+        "difference and sum of the two gaps, by seed, signed as the wider: student_t_test, one tail, larger p, twice",
     ),
     "no_difference": Meaning(
         2,

@@ -168,7 +168,10 @@ def images(setting: Setting) -> Data:
             **scale,
         },
         "tasks": {
-            column if setting.scale != "small" else STAND_INS[column]: {"images": setting.path(place), **_SIZES.get(column, {})}
+            column if setting.scale != "small" else STAND_INS[column]: {
+                "images": setting.path(place),
+                **_SIZES.get(column, {}),
+            }
             for column, place in places.items()
         },
         "variants": {BASELINE: {}, RDROP: {"add": [_IMAGE_RDROP]}, FRATERNAL: {"add": [fraternal]}},
@@ -177,7 +180,7 @@ def images(setting: Setting) -> Data:
 
 
 def images_of_table_4(setting: Setting) -> Data:
-    """CIFAR-100 as in section C.4: α of R-Drop falls with the learning rate. Baseline and FD are the runs of `images`."""
+    """CIFAR-100 as in section C.4, where α of R-Drop falls with the learning rate; the rest are the runs of `images`."""
     made = images(setting)
     tasks = {"CIFAR-100": made["tasks"]["CIFAR-100"]}
     falling = {RDROP: {"add": [{**_IMAGE_RDROP, "alpha_schedule": "lr"}]}}

@@ -3,7 +3,8 @@
 Set-up (R6): BERT-base, the settings of table 1, Adam(0.9, 0.98) with eps 1e-6, decay 0.01, polynomial decay after the
 warm-up of the authors' README. The loss is the paper's: KL per example, so that α means the same at every batch size
 (the published code sums it over the batch, D14). Scores are the R-Drop paper's: Pearson's correlation for STS-B,
-Matthews' for CoLA, accuracy for all others, MRPC too; table 2's 84.30 to 86.51 of MRPC are accuracies. How many seeds figure 1 has cannot be read; here 5.
+Matthews' for CoLA, accuracy for all others, MRPC too; table 2's 84.30 to 86.51 of MRPC are accuracies. How many seeds
+figure 1 has cannot be read; here 5.
 At the small scale: 10 seeds, 3 epochs in batches of 32 as the few-sample studies have, whose learning rates are taken
 over; and 1,000 rows of the tasks whose GLUE files are large or not at hand.
 """
