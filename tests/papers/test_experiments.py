@@ -25,19 +25,17 @@ from steadytune.papers.report import make_report
 from steadytune.papers.report_files import print_report, write_files
 from steadytune.papers.run import (
     Workshop,
-    at_most,
-    only,
     read_part,
     run_experiment,
     run_inside,
     run_part,
     scale_of,
-    write_study,
 )
 from steadytune.papers.settings import SCALES, SMOKE_MODELS, VIT_BASE, Setting
 from steadytune.papers.studies import mixout
 from steadytune.papers.studies.few_sample_methods import INTERMEDIATE
 from steadytune.papers.studies.parts import RATES_OF
+from steadytune.papers.study_data import at_most, only, write_study
 from steadytune.papers.study_parts import PARTS, in_order
 from steadytune.study.file import read_study
 from steadytune.study.folder import read_results
@@ -603,5 +601,3 @@ def test_the_command_runs_and_reports(tmp_path):
     wrong = steadytune("run", "mixout/table-1", "--scale", "small", "--data", tmp_path / "nowhere")
     assert isinstance(wrong.exception, SteadytuneError)
     assert "--data DIR" in str(wrong.exception)
-    odd = steadytune("run", "mixout/table-1", "--scale", "smoke", "--model", "bert=here")
-    assert "NAME=DIR" in str(odd.exception)

@@ -147,6 +147,7 @@ def _drift_figures(data: Data) -> list[Figure]:
 
 
 _DIGITS_TIME: dict[Scale, float] = {"full": 7200.0, "small": 1500.0, "smoke": 5.0}
+_DIGITS: Any = {"seconds": _DIGITS_TIME, "reads_data": True}
 _THEOREM: Any = {"verdicts": _theorem_verdicts, "figures": _theorem_figures, "seconds": _QUICK}
 COMPUTED: tuple[Computed, ...] = (
     Computed("mixout/theorem-1", "mixout/theorem", _theorem, **_THEOREM),
@@ -155,13 +156,18 @@ COMPUTED: tuple[Computed, ...] = (
         *("mixout/figure-5", "mixout/figure-5", _least_squares, _least_squares_verdicts, _least_squares_figures),
         seconds=_QUICK,
     ),
-    Computed("mixout/figure-2", "mixout/digits", _digits, _digits_verdicts, _digits_figures, seconds=_DIGITS_TIME),
-    Computed("mixout/equation-10", "mixout/digits", _digits, _drift_verdicts, _drift_figures, seconds=_DIGITS_TIME),
+    Computed("mixout/figure-2", "mixout/digits", _digits, _digits_verdicts, _digits_figures, **_DIGITS),
+    Computed("mixout/equation-10", "mixout/digits", _digits, _drift_verdicts, _drift_figures, **_DIGITS),
     Computed(
         *("few-sample/figure-1", "few-sample/figure-1", _adam_bias, _adam_bias_verdicts, _adam_bias_figures),
         seconds=_QUICK,
     ),
-    Computed("few-sample/table-3", "few-sample/table-3", read_data, data_verdicts, tables=data_table, seconds=_QUICK),
+    Computed(
+        *("few-sample/table-3", "few-sample/table-3", read_data, data_verdicts),
+        tables=data_table,
+        seconds=_QUICK,
+        reads_data=True,
+    ),
     Computed(
         *("few-sample/table-6", "few-sample/table-6", read_settings, settings_verdicts),
         tables=settings_table,

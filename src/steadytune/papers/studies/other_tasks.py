@@ -180,7 +180,7 @@ def images(setting: Setting) -> Data:
 
 
 def images_of_table_4(setting: Setting) -> Data:
-    """CIFAR-100 as in section C.4, where α of R-Drop falls with the learning rate; the rest are the runs of `images`."""
+    """CIFAR-100 as in section C.4, where α of R-Drop falls with the learning rate; else the runs of `images`."""
     made = images(setting)
     tasks = {"CIFAR-100": made["tasks"]["CIFAR-100"]}
     falling = {RDROP: {"add": [{**_IMAGE_RDROP, "alpha_schedule": "lr"}]}}
