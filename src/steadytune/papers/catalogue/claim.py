@@ -117,6 +117,7 @@ class Claim:
     quantity: Quantity = "score"
     statistic: str = ""  # as published; "": what the kind is about. `value`: the paper prints one number, without seeds
     value: float | None = None  # of `value` and `ratio_at_most`
+    uncounted: str = ""  # why it is no claim to be counted: what could not come out otherwise, or is counted elsewhere
     margin: float | None = None  # ours, as papers give none; on the scale measured here: fractions, BLEU, seconds
 
     def __post_init__(self) -> None:
