@@ -76,6 +76,11 @@ YES_AND_NO = {
         [sample(0.70), sample(0.80, noise=OTHER)],
         {"margin": 0.02},
     ),
+    "no_better": (
+        [sample(0.70), sample(0.70, noise=OTHER)],
+        [sample(0.80), sample(0.70, noise=OTHER)],
+        {"margin": 0.02},
+    ),
     "ratio_at_most": ([sample(1.2), sample(1.0)], [sample(1.5), sample(1.0)], {"value": 1.3}),
     "value": ([sample(0.4)], [sample(0.6)], {"value": 0.4, "margin": 0.1}),
 }
@@ -125,6 +130,17 @@ def test_not_shown_to_be_alike_is_not_yet_different():
     assert "two-tailed" in found.how
     same = sample(0.7)
     assert judged(claim("no_difference", margin=0.001), [same, same]).holds is True
+
+
+def test_much_worse_is_no_better_and_not_shown_is_not_yet_better():
+    made = claim("no_better", margin=0.02)
+    assert judged(made, [sample(0.5), sample(0.7, noise=OTHER)]).holds is True
+    wide = [sample(0.70, n=4, spread=8), sample(0.70, n=4, spread=8, noise=OTHER)]
+    assert judged(made, wide).holds is None
+    better = judged(made, [sample(0.8), sample(0.7, noise=OTHER)])
+    assert "the opposite is shown" in better.measured
+    same = sample(0.7)
+    assert judged(made, [same, same]).holds is True
 
 
 def test_the_best_run_is_compared_by_relabelling():

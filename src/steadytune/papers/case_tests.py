@@ -218,6 +218,23 @@ def _no_difference(claim: Claim, samples: Sequence[Sample], toward: bool | None,
     return Outcome(True if p < ALPHA else False if differs else None, p, toward, min(low.n), how, words, differs)
 
 
+def _no_better(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    """Not above by more than the margin. Not shown to be so is not yet better: that takes a test of its own."""
+    a, b, paired = _pair(samples[0], samples[1])
+    margin = claim.margin or 0.0
+    if np.array_equal(a, b):
+        return Outcome(True, None, True, min(a.size, b.size), "the same numbers", words)
+    below = _of_test(stats.student_t_test(a - margin, b, tail="less", paired=paired), toward, words)
+    if below.p is None:
+        return below
+    better = stats.student_t_test(a, b, tail="greater", paired=paired).p
+    reversed_ = better is not None and better < ALPHA and not below.holds
+    how = f"above by less than {margin:g}: {below.how}"
+    return Outcome(
+        True if below.holds else False if reversed_ else None, below.p, toward, below.n, how, words, reversed_
+    )
+
+
 def reproduces(sample: Sample, mean: float | None, std: float | None) -> Outcome:
     """The mean lies within one published standard deviation of the published mean."""
     own, how = sample.number("mean"), "compared: within one published standard deviation"
@@ -273,4 +290,5 @@ _TESTS: dict[str, _Test] = {
     "flatter": _flatter,
     "narrower": _narrower,
     "no_difference": _no_difference,
+    "no_better": _no_better,
 }
