@@ -31,7 +31,7 @@ from steadytune.papers.run import (
     run_part,
     scale_of,
 )
-from steadytune.papers.settings import SCALES, SMOKE_MODELS, VIT_BASE, Setting
+from steadytune.papers.settings import SCALES, SMOKE_MODELS, VIT_BASE, VIT_LARGE, Setting
 from steadytune.papers.studies import mixout
 from steadytune.papers.studies.few_sample_methods import INTERMEDIATE
 from steadytune.papers.studies.parts import RATES_OF
@@ -248,6 +248,9 @@ def test_the_rdrop_papers_set_up():
     assert (translated.from_config, translated.beams, methods(translated)["rdrop"].alpha) == (True, 5, 5.0)
     assert (translated.label_smoothing, methods(translated)["rdrop"].label_smoothing) == (0.0, 0.1)
     assert recipe("rdrop/translation", "Baseline", "IWSLT14 De-En").label_smoothing == 0.1
+    larger = recipe("rdrop/table-1", "R-Drop, RoBERTa-large", "MNLI")
+    assert (larger.model, larger.steps, methods(larger)["rdrop"].alpha) == ("roberta-large", 123_873, 0.5)
+    assert recipe("rdrop/images", "R-Drop, ViT-L/16", "ImageNet").model == VIT_LARGE
     for column in ("CIFAR-100", "ImageNet"):
         found = methods(recipe("rdrop/images", "R-Drop", column))["rdrop"]
         assert (found.alpha, found.variant, found.alpha_schedule) == (0.6, "paper", "constant")
@@ -315,11 +318,11 @@ ARCHITECTURES = {  # a part of the full scale, variants that cover its models, a
     "few-sample/table-7": [f"{row}, {name}" for row in ("Standard", "Re-init") for name in ("XLNet", "BART")]
     + ["Re-init, RoBERTa", "Re-init, ELECTRA"],
     "few-sample/table-2": ["LLRD", "Pre-trained WD"],
-    "rdrop/table-1": ["Baseline", "R-Drop"],
+    "rdrop/table-1": ["Baseline", "R-Drop", "R-Drop, RoBERTa-large"],
     "rdrop/translation": ["R-Drop", "FD"],
     "rdrop/summarization": ["R-Drop"],
     "rdrop/language-modeling": ["R-Drop"],
-    "rdrop/images": ["R-Drop", "FD"],
+    "rdrop/images": ["R-Drop", "FD", "R-Drop, ViT-L/16"],
     "rdrop/images-of-table-4": ["R-Drop"],
 }
 

@@ -2,9 +2,9 @@
 
 Full scale: facebook/bart-large on CNN/DailyMail with fairseq's settings for it (20,000 updates at 3e-5, beam 4); the
 12-layer transformer of gpt2's configuration on WikiText-103 from scratch (50,000 updates, fairseq's settings; the
-paper's second model, with adaptive inputs, is not in transformers); ViT-B/16 of ImageNet-21k on CIFAR-100 and ImageNet
-(10,000 steps in batches of 512 as in ViT's own code, but with AdamW, which this engine has, in place of SGD; the images
-of table 4 are a ResNet's in the paper, which has no dropout in transformers: here they are ViT's).
+paper's second model, with adaptive inputs, is not in transformers); ViT-B/16 and L/16 of ImageNet-21k on CIFAR-100 and
+ImageNet (10,000 steps in batches of 512 as in ViT's own code, but with AdamW, which this engine has, in place of SGD;
+the images of table 4 are a ResNet's in the paper, which has no dropout in transformers: here they are ViT's).
 α is that of the authors' scripts: 0.7, 1.0; for images 0.6 per example, as their 0.3 has no factor ½ (D14). Their sum
 over the batch is not taken over: it would mean another α for every batch size, and cannot be taken in micro-batches.
 In section C.4 (table 4) α of images falls with the learning rate: `images_of_table_4`.
@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from steadytune.papers.catalogue.rdrop import VIT_L
 from steadytune.papers.materials.text_models import bpe_tokenizer, made_once, save_model
 from steadytune.papers.materials.tokenised import lines_of, write_headlines
-from steadytune.papers.settings import BART, GPT2, SMALL_RECIPE, SMOKE_RECIPE, VIT_BASE, Setting
+from steadytune.papers.settings import BART, GPT2, SMALL_RECIPE, SMOKE_RECIPE, VIT_BASE, VIT_LARGE, Setting
 from steadytune.papers.studies.parts import Data
 
 BASELINE, RDROP, FRATERNAL = "Baseline", "R-Drop", "FD"
@@ -159,7 +160,14 @@ def images(setting: Setting) -> Data:
         small=SMALL_RECIPE | {"model": "model", "from_config": True, "lr": 5e-4, "epochs": 20.0, "batch_size": 64},
         smoke={"model": setting.path("models/vit"), **SMOKE_RECIPE},
     )
-    fraternal = {"method": "fraternal_dropout"}
+    variants: Data = {
+        BASELINE: {},
+        RDROP: {"add": [_IMAGE_RDROP]},
+        FRATERNAL: {"add": [{"method": "fraternal_dropout"}]},
+    }
+    if setting.scale == "full":
+        larger = {"model": setting.model(VIT_LARGE)}
+        variants |= {f"{name}, {VIT_L}": {**larger, **variants[name]} for name in (BASELINE, RDROP)}
     return {
         "study": "R-Drop: images",
         "base": {
@@ -174,7 +182,7 @@ def images(setting: Setting) -> Data:
             }
             for column, place in places.items()
         },
-        "variants": {BASELINE: {}, RDROP: {"add": [_IMAGE_RDROP]}, FRATERNAL: {"add": [fraternal]}},
+        "variants": variants,
         "seeds": setting.pick(full=3, small=10, smoke=2),
     }
 
@@ -183,8 +191,9 @@ def images_of_table_4(setting: Setting) -> Data:
     """CIFAR-100 as in section C.4, where α of R-Drop falls with the learning rate; else the runs of `images`."""
     made = images(setting)
     tasks = {"CIFAR-100": made["tasks"]["CIFAR-100"]}
-    falling = {RDROP: {"add": [{**_IMAGE_RDROP, "alpha_schedule": "lr"}]}}
-    return made | {"study": "R-Drop, table 4: images", "tasks": tasks, "variants": made["variants"] | falling}
+    variants = {name: made["variants"][name] for name in (BASELINE, RDROP, FRATERNAL)}
+    variants[RDROP] = {"add": [{**_IMAGE_RDROP, "alpha_schedule": "lr"}]}
+    return made | {"study": "R-Drop, table 4: images", "tasks": tasks, "variants": variants}
 
 
 _DROPOUT = {"method": "dropout", "p": 0.1}
