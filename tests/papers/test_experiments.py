@@ -390,6 +390,19 @@ def test_the_full_configuration_runs_on_a_tiny_model_of_the_same_architecture(na
     assert all(trial.last.validation is not None for trial in found.trials)
 
 
+def test_the_docs_say_where_the_full_scale_looks_for_its_data():
+    page = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
+    table = page.partition("### What `--data` holds at full scale")[2].partition("\n## ")[0]
+    looked_for = {"mnist", "emnist-digits", "iwslt14"}  # read by what prepares or computes
+    for part in PARTS.values():
+        if "full" in part.scales:
+            tasks = part.make(Setting("full", Path("data"), Path("out"))).get("tasks", {})
+            places = [str(value) for task in tasks.values() for value in task.values() if "/data/" in str(value)]
+            looked_for |= {place.partition("/data/")[2].partition("/")[0] for place in places}
+    assert looked_for >= {"glue", "cifar-100", "imagenet", "cnn_dailymail", "wikitext-103"}
+    assert all(f"| `{folder}/" in table for folder in looked_for), looked_for
+
+
 def test_imagenet_is_read_from_files_of_different_sizes(tmp_path):
     """The task of the full scale as it is, on a tiny model for colours."""
     image = pytest.importorskip("PIL.Image")
