@@ -63,7 +63,10 @@ def run(
         typer.Option(help="Only this dataset, such as CoLA; give it again for more.", metavar="NAME"),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="At most so many seeds; more may follow.", metavar="N")
+        int | None,
+        typer.Option(
+            min=1, help="Report at most so many seeds; more may follow. Settings are chosen by all.", metavar="N"
+        ),
     ] = None,
     on: Annotated[On, typer.Option(help="This machine, or a Ray cluster.")] = On.local,
     address: Annotated[
@@ -79,15 +82,18 @@ def run(
     """Run tables or figures, each as a study or several. The same command again goes on where it stopped."""
     from rich.console import Console
 
+    from steadytune.papers.experiment import reads_data
     from steadytune.papers.experiments import find_experiment
-    from steadytune.papers.run import Workshop, command, run_experiment
+    from steadytune.papers.run import Workshop, command, refuse_what_cannot_be_run, run_experiment
     from steadytune.study.command import run_study
 
-    for id in ids:
-        find_experiment(id)  # before anything else is asked for
+    asked = [find_experiment(id) for id in ids]  # before anything else is asked for
+    found = _data(data, needed=scale is not Scale.smoke and any(reads_data(each) for each in asked))
     workshop = Workshop(
-        Path(out), scale.value, _data(data, scale), _models(model or []), tuple(task or ()), tuple(known or ()), seeds
+        Path(out), scale.value, found, _models(model or []), tuple(task or ()), tuple(known or ()), seeds
     )
+    for id in ids:  # all of them, before the first is run
+        refuse_what_cannot_be_run(id, workshop)
     console = Console(quiet=quiet)
 
     def run_file(file: Path, known: Sequence[str]) -> int:
@@ -142,19 +148,22 @@ def report(
 
     from steadytune.papers.report import PaperReport, make_report
     from steadytune.papers.report_files import print_report, write_files, write_pages
-    from steadytune.papers.run import Workshop, scale_of
+    from steadytune.papers.run import Workshop, make_folder, scale_of
 
     console = Console(quiet=quiet or as_json)
     made: list[PaperReport] = []
-    for id in ids:
+    for id in ids:  # all of them, before the first is written
         workshop = Workshop(Path(out), scale.value if scale is not None else scale_of(id, Path(out)))
         made.append(make_report(id, workshop, note or ()))
-        print_report(made[-1], console)
-        paths = write_files(made[-1], workshop.folder(id) / "report")
+    if record is not None:
+        make_folder(Path(record), "--record")
+    for each in made:
+        print_report(each, console)
+        paths = write_files(each, each.workshop.folder(each.item.id) / "report")
         if record is not None:
-            paths += write_files(made[-1], Path(record), ("svg",))
+            paths += write_files(each, Path(record), ("svg",))
         if pages:
-            paths += write_pages(id, workshop)
+            paths += write_pages(each.item.id, each.workshop)
         console.print()
         for path in paths:
             console.print(str(path), markup=False, highlight=False, soft_wrap=True)
@@ -194,11 +203,11 @@ def results(
         typer.echo(str(page))
 
 
-def _data(given: str | None, scale: Scale) -> Path:
+def _data(given: str | None, *, needed: bool) -> Path:
     from steadytune.errors import SteadytuneError
 
     found = Path(given or os.environ.get("STEADYTUNE_DATA") or "data")
-    if scale is not Scale.smoke and not found.is_dir():
+    if needed and not found.is_dir():
         raise SteadytuneError(
             f"The data folder {found} does not exist. Name the one that holds glue/, mnist/, ... with --data DIR or in "
             "STEADYTUNE_DATA."
@@ -214,7 +223,13 @@ def _models(given: list[str]) -> dict[str, str]:
     made = {}
     for text in given:
         name, equals, folder = text.partition("=")
-        if not equals or name not in SMOKE_MODELS:
-            raise SteadytuneError(f"--model is written NAME=DIR, not {text!r}. {nearest(name, SMOKE_MODELS)}")
+        if not equals:
+            raise SteadytuneError(f"--model is written NAME=DIR, not {text!r}.")
+        if name not in SMOKE_MODELS:
+            near = [each for each in SMOKE_MODELS if name and each.startswith(name)]
+            meant = f"Did you mean {' or '.join(near)}?" if near else nearest(name, SMOKE_MODELS)
+            raise SteadytuneError(f"--model {text}: no experiment has a model {name!r}. {meant}")
+        if not folder or not Path(folder).is_dir():
+            raise SteadytuneError(f"--model {text}: there is no directory {folder!r} with a model.")
         made[name] = folder
     return made

@@ -142,6 +142,7 @@ def claim_of(kind, cells, **settings):
         ("flatter", [1, 1.1, 0, 5], [0, 5, 1, 1.1], {}),
         ("narrower", [2, 1, 5, 1], [5, 1, 1, 2], {}),
         ("no_difference", [1, 1.4], [1, 1.6], {"margin": 0.5}),
+        ("no_better", [1.4, 1], [1.6, 1], {"margin": 0.5}),
         ("ratio_at_most", [1.1, 1], [1.3, 1], {"value": 1.1, "margin": 0.1}),
         ("value", [0.4], [0.6], {"value": 0.0, "margin": 0.5}),
         ("bound", [1, 1], [0.9, 1], {}),
@@ -206,3 +207,15 @@ def test_scope_says_of_how_many_cases_it_must_hold(cases):
 def test_what_cannot_be_is_refused_in_a_sentence(make, says):
     with pytest.raises(SteadytuneError, match=re.escape(says)):
         make()
+
+
+def test_what_a_paper_says_against_its_own_method_is_claimed_too():
+    """Pages 7, 8 and 10 of the mixout paper."""
+    found = {claim.source: claim for item in ITEMS.values() if item.paper == "mixout" for claim in item.claims}
+    more_fail = found["section 5, page 7, of figure 3 (b, c)"]
+    assert {cell.column for case in more_fail.cases for cell in case} == {"MRPC", "CoLA"}
+    best = [claim for claim in find("mixout/table-1").claims if claim.statistic == "max"]
+    above = [(claim.cases[0][0].row[:6], sorted({case[0].column for case in claim.cases})) for claim in best]
+    assert above[1:] == [("wdecay", ["CoLA", "MRPC", "STS-B"]), ("mixout", ["RTE"])]
+    (small_p,) = [claim for claim in find("mixout/figure-4").claims if claim.kind == "no_better"]
+    assert {case[0].setting for case in small_p.cases} == {"p=0.1", "p=0.2", "p=0.3"}

@@ -76,6 +76,11 @@ YES_AND_NO = {
         [sample(0.70), sample(0.80, noise=OTHER)],
         {"margin": 0.02},
     ),
+    "no_better": (
+        [sample(0.70), sample(0.70, noise=OTHER)],
+        [sample(0.80), sample(0.70, noise=OTHER)],
+        {"margin": 0.02},
+    ),
     "ratio_at_most": ([sample(1.2), sample(1.0)], [sample(1.5), sample(1.0)], {"value": 1.3}),
     "value": ([sample(0.4)], [sample(0.6)], {"value": 0.4, "margin": 0.1}),
 }
@@ -125,6 +130,17 @@ def test_not_shown_to_be_alike_is_not_yet_different():
     assert "two-tailed" in found.how
     same = sample(0.7)
     assert judged(claim("no_difference", margin=0.001), [same, same]).holds is True
+
+
+def test_much_worse_is_no_better_and_not_shown_is_not_yet_better():
+    made = claim("no_better", margin=0.02)
+    assert judged(made, [sample(0.5), sample(0.7, noise=OTHER)]).holds is True
+    wide = [sample(0.70, n=4, spread=8), sample(0.70, n=4, spread=8, noise=OTHER)]
+    assert judged(made, wide).holds is None
+    better = judged(made, [sample(0.8), sample(0.7, noise=OTHER)])
+    assert "the opposite is shown" in better.measured
+    same = sample(0.7)
+    assert judged(made, [same, same]).holds is True
 
 
 def test_the_best_run_is_compared_by_relabelling():
@@ -243,6 +259,31 @@ def test_a_trend_is_read_from_the_points_that_were_run():
     assert judged(claim("best", 4), best).holds is True
     assert judged(claim("best", 4), [None, *best[:1], *best[2:]]).holds is None  # the one that is meant is not there
     assert judged(claim("narrower", 4), [sample(0.7), None, sample(0.8), sample(0.7)]).holds is None
+
+
+def gaps(before, after, random=None):
+    """Samples of a case of `narrower` whose gaps are these."""
+    noise = [each * 0.01 for each in (random or np.random.default_rng(3)).normal(size=(4, 20))]
+    return [sample(mean, noise=each) for mean, each in zip((0.7 + after, 0.7, 0.7 + before, 0.7), noise)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_gap_that_changes_its_sign_is_not_narrower_for_it(sign):
+    made = claim("narrower", 4)
+    wider = judged(made, gaps(sign * 0.01, sign * -0.05))
+    assert wider.holds is False
+    assert "the opposite is shown" in wider.measured
+    assert judged(made, gaps(sign * 0.05, sign * -0.01)).holds is True, "of another sign, but nearer to 0"
+    assert judged(made, gaps(sign * 0.05, sign * 0.05)).holds is False
+    assert judged(made, gaps(sign * 0.05, sign * -0.05)).holds is False
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.005, 0.02])
+def test_equal_gaps_are_rarely_called_narrower(gap):
+    random = np.random.default_rng(0)
+    found = [judge_case(claim("narrower", 4), gaps(gap, gap, random)) for _ in range(1000)]
+    assert sum(each.holds is True for each in found) / len(found) < 0.06
+    assert sum(each.reversed for each in found) / len(found) < 0.06
 
 
 @pytest.mark.parametrize("kind", ["best", "peak"])

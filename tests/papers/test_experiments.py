@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from steadytune.config import Document, load_yaml
@@ -18,24 +19,23 @@ from steadytune.papers.catalogue import ITEMS, PAPERS
 from steadytune.papers.cost import cost, planned_study
 from steadytune.papers.experiment import Computed, Shown
 from steadytune.papers.experiments import EXPERIMENTS, find_experiment
+from steadytune.papers.materials.text_models import save_model
 from steadytune.papers.places import at_scale
 from steadytune.papers.report import make_report
 from steadytune.papers.report_files import print_report, write_files
 from steadytune.papers.run import (
     Workshop,
-    at_most,
-    only,
     read_part,
     run_experiment,
     run_inside,
     run_part,
     scale_of,
-    write_study,
 )
-from steadytune.papers.settings import SCALES, SMOKE_MODELS, Setting
+from steadytune.papers.settings import SCALES, SMOKE_MODELS, VIT_BASE, VIT_LARGE, Setting
 from steadytune.papers.studies import mixout
 from steadytune.papers.studies.few_sample_methods import INTERMEDIATE
 from steadytune.papers.studies.parts import RATES_OF
+from steadytune.papers.study_data import at_most, only, write_study
 from steadytune.papers.study_parts import PARTS, in_order
 from steadytune.study.file import read_study
 from steadytune.study.folder import read_results
@@ -238,12 +238,25 @@ def test_the_rdrop_papers_set_up():
     mnli = recipe("rdrop/table-1", "R-Drop", "MNLI")
     assert (mnli.lr, mnli.steps, mnli.batch_size, methods(mnli)["rdrop"].alpha) == (1e-5, 123_873, 32, 0.5)
     assert (methods(mnli)["adamw"].betas, methods(mnli)["adamw"].eps) == ((0.9, 0.98), 1e-6)
+    own = {task: each.source.metric for task, each in study("rdrop/table-1").tasks.items()}
+    assert {task: metric for task, metric in own.items() if metric} == {"MRPC": "accuracy", "STS-B": "pearson"}
+    here = {task: each.source.metric for task, each in study("rdrop/table-2", "small").tasks.items()}
+    assert {task: metric for task, metric in here.items() if metric} == {"MRPC": "accuracy"}, "others keep their keys"
     base = recipe("rdrop/table-1", "Baseline", "RTE")
     assert ("rdrop" in methods(base), base.batch_size) == (False, 8)
     translated = recipe("rdrop/translation", "R-Drop", "IWSLT14 De-En")
     assert (translated.from_config, translated.beams, methods(translated)["rdrop"].alpha) == (True, 5, 5.0)
     assert (translated.label_smoothing, methods(translated)["rdrop"].label_smoothing) == (0.0, 0.1)
     assert recipe("rdrop/translation", "Baseline", "IWSLT14 De-En").label_smoothing == 0.1
+    larger = recipe("rdrop/table-1", "R-Drop, RoBERTa-large", "MNLI")
+    assert (larger.model, larger.steps, methods(larger)["rdrop"].alpha) == ("roberta-large", 123_873, 0.5)
+    assert recipe("rdrop/images", "R-Drop, ViT-L/16", "ImageNet").model == VIT_LARGE
+    for column in ("CIFAR-100", "ImageNet"):
+        found = methods(recipe("rdrop/images", "R-Drop", column))["rdrop"]
+        assert (found.alpha, found.variant, found.alpha_schedule) == (0.6, "paper", "constant")
+    of_table_4 = methods(recipe("rdrop/images-of-table-4", "R-Drop", "CIFAR-100"))["rdrop"]
+    assert (of_table_4.alpha, of_table_4.alpha_schedule) == (0.6, "lr")  # section C.4
+    assert list(study("rdrop/images-of-table-4").tasks) == ["CIFAR-100"]
 
 
 def test_choices_of_earlier_studies_are_taken_over(tmp_path):
@@ -305,11 +318,12 @@ ARCHITECTURES = {  # a part of the full scale, variants that cover its models, a
     "few-sample/table-7": [f"{row}, {name}" for row in ("Standard", "Re-init") for name in ("XLNet", "BART")]
     + ["Re-init, RoBERTa", "Re-init, ELECTRA"],
     "few-sample/table-2": ["LLRD", "Pre-trained WD"],
-    "rdrop/table-1": ["Baseline", "R-Drop"],
+    "rdrop/table-1": ["Baseline", "R-Drop", "R-Drop, RoBERTa-large"],
     "rdrop/translation": ["R-Drop", "FD"],
     "rdrop/summarization": ["R-Drop"],
     "rdrop/language-modeling": ["R-Drop"],
-    "rdrop/images": ["R-Drop", "FD"],
+    "rdrop/images": ["R-Drop", "FD", "R-Drop, ViT-L/16"],
+    "rdrop/images-of-table-4": ["R-Drop"],
 }
 
 
@@ -332,7 +346,7 @@ def shortened(data, kept):
     """The study of the full scale with the same recipes but for their length, on one seed and the first task."""
     task, source = next(iter(data["tasks"].items()))
     short = {"steps": 2, "evaluations": 1, "batch_size": 4, "max_length": 16, "max_target_length": 6, "beams": 2}
-    short |= {"precision": "fp32", "micro_batches": 1}
+    short |= {"precision": "fp32", "micro_batches": min(2, data["base"].get("micro_batches", 1))}
     recipe = {key: value for key, value in source.get("recipe", {}).items() if key == "add"}
     warm = {"method": "linear_schedule", "warmup": 0.5}
     variants = {}
@@ -374,6 +388,43 @@ def test_the_full_configuration_runs_on_a_tiny_model_of_the_same_architecture(na
     found = read_results(setting.folder)
     assert [trial.status for trial in found.trials] == ["finished"] * len(ARCHITECTURES[name])
     assert all(trial.last.validation is not None for trial in found.trials)
+
+
+def test_the_docs_say_where_the_full_scale_looks_for_its_data():
+    page = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
+    table = page.partition("### What `--data` holds at full scale")[2].partition("\n## ")[0]
+    looked_for = {"mnist", "emnist-digits", "iwslt14"}  # read by what prepares or computes
+    for part in PARTS.values():
+        if "full" in part.scales:
+            tasks = part.make(Setting("full", Path("data"), Path("out"))).get("tasks", {})
+            places = [str(value) for task in tasks.values() for value in task.values() if "/data/" in str(value)]
+            looked_for |= {place.partition("/data/")[2].partition("/")[0] for place in places}
+    assert looked_for >= {"glue", "cifar-100", "imagenet", "cnn_dailymail", "wikitext-103"}
+    assert all(f"| `{folder}/" in table for folder in looked_for), looked_for
+
+
+def test_imagenet_is_read_from_files_of_different_sizes(tmp_path):
+    """The task of the full scale as it is, on a tiny model for colours."""
+    image = pytest.importorskip("PIL.Image")
+    draw = np.random.default_rng(0)
+    for number in range(36):
+        folder = tmp_path / "data/imagenet" / ("test" if number % 4 == 3 else "train") / "abc"[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 255, ((20, 30) if number % 2 else (31, 17)) + (3,), dtype=np.uint8)
+        image.fromarray(pixels).save(folder / f"{number}.png")
+    vit = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 2}
+    save_model(tmp_path / "vit", "ViTConfig", {**vit, "image_size": 16, "patch_size": 8}, None, "ViTModel")
+    setting = Setting("full", tmp_path / "data", tmp_path / "study", {VIT_BASE: str(tmp_path / "vit")})
+    setting.folder.mkdir()
+    data = PARTS["rdrop/images"].make(setting)
+    task = data["tasks"]["ImageNet"]
+    assert task["size"] == 224
+    data = shortened({**data, "tasks": {"ImageNet": task}}, ["R-Drop"])
+    data["tasks"]["ImageNet"] = {**task, "size": 24}
+    assert run_inside(write_study(setting.folder, data)) == 0
+    found = read_results(setting.folder)
+    assert found.tasks["ImageNet"].rows == {"train": 24, "validation": 3, "test": 9}
+    assert [trial.status for trial in found.trials] == ["finished"]
 
 
 def test_models_that_are_joined_are_scored(tmp_path):
@@ -566,5 +617,3 @@ def test_the_command_runs_and_reports(tmp_path):
     wrong = steadytune("run", "mixout/table-1", "--scale", "small", "--data", tmp_path / "nowhere")
     assert isinstance(wrong.exception, SteadytuneError)
     assert "--data DIR" in str(wrong.exception)
-    odd = steadytune("run", "mixout/table-1", "--scale", "smoke", "--model", "bert=here")
-    assert "NAME=DIR" in str(odd.exception)

@@ -298,3 +298,11 @@ def test_a_verdict_is_one_of_three_words():
     words = {Verdict("a", holds, None, 3, "b").word for holds in (True, False, None)}
     assert words == {"holds", "does not hold at this scale", "cannot be said"}
     assert SimpleNamespace(**Verdict("a", True, 0.01, 3, "b").to_data()).p_value == 0.01
+
+
+def test_every_verdict_of_a_record_says_the_same_things():
+    """So that a record that is made again is the same byte for byte."""
+    plain, beside = Verdict("a", True, 0.01, 3, "b"), Verdict("a", True, 0.01, 3, "b", uncounted="an identity")
+    assert plain.to_data()["in_part"] is False
+    assert "uncounted" not in plain.to_data()
+    assert [Verdict.from_data(each.to_data()) for each in (plain, beside)] == [plain, beside]

@@ -69,6 +69,32 @@ def test_every_claim_has_its_verdict_test_and_command(tmp_path):
     assert "Made with torch 2.13." in page
 
 
+def test_identities_and_repeated_claims_are_not_counted(tmp_path):
+    made = record("mixout/table-1")
+    made["verdicts"] += [made["verdicts"][0] | {"text": "by construction", "uncounted": "an identity"}]
+    page = results_page(write(tmp_path / "results", made))
+    assert "with 3 claims: 1 hold, 1 do not hold, 1 cannot be said. 1 more are not counted." in page
+    row = next(line for line in page.splitlines() if "by construction" in line)
+    assert "holds (not counted: an identity)" in row
+    assert "*Not counted*: identities" in page
+
+
+def test_no_two_items_count_the_same_claim_of_the_same_cells():
+    seen = {}
+    for id, item in ITEMS.items():
+        runs = item.runs_of or id
+        for claim in item.claims:
+            if not claim.uncounted:
+                same = (runs, claim.kind, claim.cases, claim.quantity, claim.statistic, item.split)
+                assert same not in seen, (id, seen[same])
+                seen[same] = id
+    counted = {id: [claim.text for claim in item.claims if not claim.uncounted] for id, item in ITEMS.items()}
+    assert counted["rdrop/table-1"]
+    assert not counted["rdrop/figure-1"]
+    assert not counted["few-sample/figure-1"]
+    assert not any("rises with the number of trials" in text for text in counted["few-sample/figure-12"])
+
+
 def test_a_theorem_has_no_scale_and_what_is_not_run_is_said(tmp_path):
     page = results_page(write(tmp_path / "results", record("mixout/theorem-1", cells=[])))
     assert "does not hold |" in page

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steadytune import SteadytuneError, bias_ratio
+from steadytune.papers.experiments import EXPERIMENTS
 from steadytune.papers.theory import adam_bias, figures, least_squares, monte_carlo, rdrop_bound, theorem
 
 MODULES = {
@@ -138,6 +139,19 @@ def test_an_effect_that_is_three_percent_off_is_noticed(factor, smoke):
     assert claims["the equality holds if the Hessian is m I"] is False
     bound = next(holds for text, holds in claims.items() if text.startswith("E L(Φ(w; u, M)) >="))
     assert bound is (factor > 1)
+    assert theorem.corollary_claims(replace(result, checks=tuple(wrong)))[0].holds is (factor > 1)
+
+
+def test_the_theorem_and_its_corollary_share_no_claim(smoke):
+    """Both are read from one file, and every claim is counted once."""
+    data = smoke["theorem"].to_data()
+    first, second = (EXPERIMENTS[f"mixout/{name}"].verdicts(data) for name in ("theorem-1", "corollary-1.1"))
+    assert not {each.text for each in first} & {each.text for each in second}
+    assert [len(first), len(second)] == [5, 2]
+    whole = len(smoke["theorem"].checks)
+    bounds = [int(each.how.split()[0]) for each in (first[0], second[0])]
+    assert sum(bounds) == whole, "no draw is behind both bounds"
+    assert {each.source for each in second} == {"mixout paper, corollary 1.1"}
 
 
 # --- Adam's bias (V2) ---
@@ -153,6 +167,27 @@ def test_the_curve_has_the_numbers_of_the_paper(smoke):
     assert [bias_ratio(t) for t in (230, 348, 800)] == pytest.approx([2.21, 1.84, 1.35], abs=0.01)
     assert result.iterations == {"RTE": 234, "MRPC": 345, "STS-B": 540, "CoLA": 804, "MNLI": 36816}
     assert "step 3924 of 36816" in adam_bias.claims(result)[2].measured  # below 1.01 from step 3925 on
+
+
+def test_where_the_ratio_is_greatest_and_where_it_has_settled_is_looked_for_at_every_step(smoke):
+    """Values at the steps that are named would say neither."""
+    curve = bias_ratio(np.arange(1, 100_001))
+    assert [each.holds for each in adam_bias._landmarks(curve)] == [True, True]
+    higher, later, earlier = curve.copy(), curve.copy(), curve.copy()
+    higher[20], later[5000], earlier[3923] = 7.0, 1.02, 1.005
+    assert [each.holds for each in adam_bias._landmarks(higher)] == [False, True]
+    assert [each.holds for each in adam_bias._landmarks(later)] == [True, False]
+    assert [each.holds for each in adam_bias._landmarks(earlier)] == [True, False]
+    assert {each.holds for each in adam_bias.claims(smoke["adam_bias"])[-2:]} == {True}
+
+
+def test_what_cannot_come_out_otherwise_is_not_counted(smoke):
+    found = {each.text: each.uncounted for each in adam_bias.claims(smoke["adam_bias"])}
+    assert [bool(each) for each in found.values()] == [True, False, False, True, True]
+    proof = {each.text: each.uncounted for each in rdrop_bound.claims(smoke["rdrop_bound"])}
+    fitted = [text for text, uncounted in proof.items() if uncounted]
+    assert len(fitted) == 2, "whatever rests on the c2 that is fitted to the same logits"
+    assert all("c2" in text and "printed" not in text for text in fitted)
 
 
 def test_measured_steps_are_those_of_torch_too():

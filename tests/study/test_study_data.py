@@ -97,3 +97,33 @@ def test_a_task_without_validation_is_refused(folder):
     made = task(file="rows.csv", text="review", label="stars", validation=None)
     with pytest.raises(SteadytuneError, match="no validation rows"):
         describe("mine", made, made.load(folder))
+
+
+def test_images_of_different_sizes_are_resized_to_one(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for number in range(20):
+        (tmp_path / "pictures" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        image.new("RGB", (8 + number, 9), (number, 0, 0)).save(
+            tmp_path / "pictures" / "ab"[number % 2] / f"{number}.png"
+        )
+    with pytest.raises(SteadytuneError, match="give a size"):
+        task(images="pictures").load(tmp_path)
+    assert task(images="pictures", size=12).load(tmp_path).train.images.shape[1:] == (12, 12, 3)
+    assert task(images="pictures", size=[6, 7]).load(tmp_path).train.images.shape[1:] == (6, 7, 3)
+    for wrong in (0, [4, 0], "large"):
+        with pytest.raises(SteadytuneError, match="size"):
+            task(images="pictures", size=wrong)
+
+
+@needs_data
+def test_a_glue_task_may_have_another_metric():
+    """As R-Drop scores MRPC by accuracy, where the few-sample paper has F1."""
+    plain = task(glue=str(SHARED / "glue/MRPC")).load(Path())
+    other = task(glue=str(SHARED / "glue/MRPC"), metric="accuracy").load(Path())
+    assert (plain.task.metric, other.task.metric) == ("f1", "accuracy")
+    assert other.fingerprint == plain.fingerprint, "the same rows"
+    assert other.baselines[0].validation != plain.baselines[0].validation
+    assert task(glue=str(SHARED / "glue/STS-B"), metric="pearson").load(Path()).task.metric == "pearson"
+    for wrong, says in (("acuracy", "is not one of accuracy"), ("pearson", "does not score a classification task")):
+        with pytest.raises(SteadytuneError, match=says):
+            task(glue=str(SHARED / "glue/MRPC"), metric=wrong).load(Path())

@@ -142,10 +142,33 @@ def _flatter(claim: Claim, samples: Sequence[Sample], toward: bool | None, words
 
 
 def _narrower(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    """|after| < |before|, which also a gap of the other sign may not be: both tests of `_nearer`, the larger p.
+
+    The sign of the wider gap is read off the same runs, so p counts twice.
+    """
     table = _table(samples)
     before, after = table[:, 2] - table[:, 3], table[:, 0] - table[:, 1]
-    sign = 1.0 if len(before) and before.mean() >= 0 else -1.0
-    return _above_zero(sign * (before - after), "difference of the differences, of each seed", toward, words)
+    how = "the gap nearer to 0 than it was, from both sides, of each seed"
+    if len(table) < FEWEST_RUNS:
+        return _above_zero(before, how, toward, words)  # which says so
+    found, opposite = _nearer(after, before), _nearer(before, after)
+    p = max((min(1.0, 2 * each.p) for each in found if each.p is not None), default=None)
+    if p is None or any(each.p is None for each in found):
+        note = next(each.note for each in found if each.p is None)
+        return Outcome(None, None, toward, len(table), f"{how}: {note}", words)
+    reversed_ = all(each.p is not None and 2 * each.p < ALPHA for each in opposite)
+    how += f": {found[0].setting()}, the larger p of two, twice: the sign is read off the runs"
+    return Outcome(p < ALPHA, p, toward, len(table), how, words, reversed_)
+
+
+def _nearer(inner: np.ndarray, outer: np.ndarray) -> tuple[stats.TestResult, stats.TestResult]:
+    """|inner| < |outer|: with s the sign of the outer one, s (outer - inner) > 0 and s (outer + inner) > 0."""
+    sign = 1.0 if outer.mean() >= 0 else -1.0
+    nothing = np.zeros_like(outer)
+    return (
+        stats.student_t_test(sign * (outer - inner), nothing, tail="greater", paired=True),
+        stats.student_t_test(sign * (outer + inner), nothing, tail="greater", paired=True),
+    )
 
 
 def _best(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
@@ -193,6 +216,23 @@ def _no_difference(claim: Claim, samples: Sequence[Sample], toward: bool | None,
     own = f"; the paper's own two-tailed test: p = {both.p:.3g}" if both.p is not None else ""
     how = f"two one-sided t-tests at ±{margin:g}, {'paired' if paired else 'unpaired'}{own}"
     return Outcome(True if p < ALPHA else False if differs else None, p, toward, min(low.n), how, words, differs)
+
+
+def _no_better(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
+    """Not above by more than the margin. Not shown to be so is not yet better: that takes a test of its own."""
+    a, b, paired = _pair(samples[0], samples[1])
+    margin = claim.margin or 0.0
+    if np.array_equal(a, b):
+        return Outcome(True, None, True, min(a.size, b.size), "the same numbers", words)
+    below = _of_test(stats.student_t_test(a - margin, b, tail="less", paired=paired), toward, words)
+    if below.p is None:
+        return below
+    better = stats.student_t_test(a, b, tail="greater", paired=paired).p
+    reversed_ = better is not None and better < ALPHA and not below.holds
+    how = f"above by less than {margin:g}: {below.how}"
+    return Outcome(
+        True if below.holds else False if reversed_ else None, below.p, toward, below.n, how, words, reversed_
+    )
 
 
 def reproduces(sample: Sample, mean: float | None, std: float | None) -> Outcome:
@@ -250,4 +290,5 @@ _TESTS: dict[str, _Test] = {
     "flatter": _flatter,
     "narrower": _narrower,
     "no_difference": _no_difference,
+    "no_better": _no_better,
 }

@@ -16,7 +16,7 @@ claim that is not shown is not thereby refuted: `measured` counts the cases in w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steadytune.papers.case_tests import Outcome, judge_case, reproduces
 from steadytune.papers.catalogue import Case, Cell, Claim
@@ -45,6 +45,10 @@ Printed = Callable[[Cell, str], float | None]
 
 def judge(claim: Claim, read: Read, printed: Printed, *, full: bool) -> Verdict:
     """`read` finds the runs of a cell, `printed` a published number; `full`: the scale is the paper's own."""
+    return replace(_judged(claim, read, printed, full), uncounted=claim.uncounted)
+
+
+def _judged(claim: Claim, read: Read, printed: Printed, full: bool) -> Verdict:
     asked_here = claim.kind != "reproduces" and not claim.statistic.startswith("share below")
     if not full and not asked_here:
         return Verdict(claim.text, None, None, 0, claim.source, _FULL_ONLY)

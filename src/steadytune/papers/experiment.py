@@ -67,6 +67,12 @@ class Computed:
     figures: Callable[[Data], list[Figure]] = lambda data: []
     tables: Callable[[Data], list[Table]] = lambda data: []
     seconds: Mapping[Scale, float] = field(default_factory=dict)  # roughly, on two CPU cores
+    reads_data: bool = False  # of --data; theory needs none
 
 
 Experiment = Shown | Computed
+
+
+def reads_data(experiment: Experiment) -> bool:
+    """Whether it needs the files of --data, at any scale but smoke."""
+    return isinstance(experiment, Shown) or experiment.reads_data

@@ -13,6 +13,7 @@ from steadytune.papers.catalogue import ITEMS, Cell, Claim
 from steadytune.papers.catalogue.claim import pairs
 from steadytune.papers.catalogue.few_sample_terms import LARGE_1K, LONG, REINIT, SHORT, SMALL, SMALL_1K, STANDARD
 from steadytune.papers.catalogue.mixout import BOTH, DECAYS, DROPOUT, MIXOUTS, TASKS
+from steadytune.papers.catalogue.rdrop import VIT_L
 from steadytune.papers.catalogue.rdrop_controls import IWSLT, MODELS
 from steadytune.papers.computed import COMPUTED
 from steadytune.papers.experiment import Experiment, Shown
@@ -183,7 +184,13 @@ _IMAGES, _MODELS = ("rdrop/images",), ("rdrop/models", "rdrop/checkpoints")
 _TRANSLATION = ("rdrop/translation",)
 _R_DROP = (
     Shown("rdrop/table-1", ("rdrop/table-1",), stand_ins=rdrop_glue.STAND_INS),
-    Shown("rdrop/figure-1", ("rdrop/table-1",), ("by-seed",), stand_ins=rdrop_glue.STAND_INS),
+    Shown(
+        "rdrop/figure-1",
+        ("rdrop/table-1",),
+        ("by-seed",),
+        lines=[line(_BASE), line(_RDROP)],
+        stand_ins=rdrop_glue.STAND_INS,
+    ),
     Shown("rdrop/table-2", ("rdrop/table-2",), stand_ins=rdrop_glue.STAND_INS),
     Shown(
         "rdrop/translation",
@@ -214,7 +221,7 @@ _R_DROP = (
     ),
     Shown(
         "rdrop/table-4",
-        (*_IMAGES, *_TRANSLATION),
+        {"full": ("rdrop/images-of-table-4", *_TRANSLATION), **dict.fromkeys(_NOT_FULL, (*_IMAGES, *_TRANSLATION))},
         lines=[line(name) for name in (_BASE, translation.FRATERNAL, _RDROP)],
         tasks=("CIFAR-100", IWSLT),
         stand_ins={**translation.STAND_INS, **other_tasks.STAND_INS},
@@ -233,7 +240,7 @@ _R_DROP = (
     Shown(
         "rdrop/image-classification",
         _IMAGES,
-        lines=[line(_BASE), line(_RDROP)],
+        lines=[line(f"{row}{model}") for model in ("", f", {VIT_L}") for row in (_BASE, _RDROP)],
         stand_ins=other_tasks.STAND_INS,
     ),
 )

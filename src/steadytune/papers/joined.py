@@ -87,7 +87,7 @@ def join_models(setting: Setting, results: StudyResults) -> None:
     from steadytune.study.new_file import write_text
 
     folders = [setting.folder / "models" / trial.key for trial in results.trials if trial.status == "finished"]
-    if not folders or (setting.folder / FILE).exists():
+    if not folders or joined_numbers(setting.folder):
         return
     study = load_study(setting.folder / STUDY)
     ((task, source),) = study.tasks.items()
@@ -112,10 +112,16 @@ def join_models(setting: Setting, results: StudyResults) -> None:
 
 def joined_numbers(folder: Path) -> Mapping[Cell, float]:
     """What `join_models` has left in the folder of its study."""
-    if not (folder / FILE).is_file():
+    path = folder / FILE
+    if not path.exists():
         return {}
-    found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    return {Cell(row, IWSLT, name): value for row, each in found.items() for name, value in each.items()}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {Cell(row, IWSLT, name): float(found[row][name]) for row in (ENSEMBLES, AVERAGES) for name in found[row]}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise SteadytuneError(
+            f"{path} is damaged ({error!r}). Delete it, and run the experiment again: its models are joined anew."
+        ) from error
 
 
 def _loaded(folder: Path) -> nn.Module:

@@ -66,7 +66,8 @@ class PaperReport:
 
 def word(verdict: Verdict, item: Item) -> str:
     """What came out of a claim. A theorem is not true at one scale and false at another."""
-    return verdict.word.removesuffix(" at this scale") if item.kind == "theory" else verdict.word
+    made = verdict.word.removesuffix(" at this scale") if item.kind == "theory" else verdict.word
+    return f"{made} (not counted: {verdict.uncounted})" if verdict.uncounted else made
 
 
 def make_report(id: str, workshop: Workshop, notes: Sequence[str] = ()) -> PaperReport:

@@ -14,7 +14,7 @@ from steadytune.papers.catalogue import PAPERS
 from steadytune.papers.experiment import Computed
 from steadytune.papers.experiments import find_experiment
 from steadytune.papers.report import PaperReport
-from steadytune.papers.run import Workshop, command, read_part
+from steadytune.papers.run import Workshop, command, make_folder, read_part
 from steadytune.report.card import escape
 from steadytune.report.study.naming import p_value
 from steadytune.report.study.table_formats import Table
@@ -30,7 +30,7 @@ def stem(made: PaperReport) -> str:
 
 def write_files(made: PaperReport, folder: Path, formats: Sequence[str] = ("svg", "png")) -> list[Path]:
     """`folder/mixout-table-1.md`, .csv, .json, and its figures."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     name = stem(made)
     paths: list[Path] = []
     drawn: list[str] = []

@@ -36,7 +36,8 @@ stand in rows of their own, with their source, and none of them was measured her
 A claim *holds* where its test has p < 0.05 (a dash: numbers were compared, not tested), and *does not hold at this
 scale* where it has not: that is not yet the opposite, which `measured` names where it is shown. *Holds as far as run*:
 it does on the datasets and settings that were run, and `measured` says how many were not. *Cannot be said*: too few
-runs, or none that could decide it."""
+runs, or none that could decide it. *Not counted*: identities, which cannot come out otherwise, checks of this project's
+own code, and claims that another table or figure counts already."""
 _ORDER = {True: "hold", False: "do not hold", None: "cannot be said"}
 
 
@@ -86,13 +87,16 @@ def results_page(folder: Path) -> str:
 
 
 def _counts(records: Sequence[Record]) -> str:
-    verdicts = [verdict for record in records for verdict in record.verdicts]
+    every = [verdict for record in records for verdict in record.verdicts]
+    verdicts = [verdict for verdict in every if not verdict.uncounted]
     holds = [verdict.holds for verdict in verdicts]
     told = ", ".join(f"{holds.count(which)} {words}" for which, words in _ORDER.items())
     partly = sum(verdict.holds is True and verdict.in_part for verdict in verdicts)
     told = told.replace(" hold,", f" hold ({partly} of them as far as run),", 1) if partly else told
     items = f"{len(records)} of {len(EXPERIMENTS)} tables, figures and theorems"
-    return f"Here are {items}, with {len(holds)} claims: {told}."
+    beside = len(every) - len(verdicts)
+    more = f" {beside} more are not counted." if beside else ""
+    return f"Here are {items}, with {len(holds)} claims: {told}.{more}"
 
 
 def _overview(records: Sequence[Record], paper: str) -> str:

@@ -17,19 +17,17 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import yaml
-
-from steadytune.config import load_yaml
 from steadytune.errors import SteadytuneError
 from steadytune.papers.experiment import Computed, Data, Part, Shown
 from steadytune.papers.experiments import find_experiment
 from steadytune.papers.materials.smoke import write_materials
 from steadytune.papers.settings import SCALES, Scale, Setting
+from steadytune.papers.study_data import at_most, only, write_study
 from steadytune.papers.study_parts import PARTS, in_order
 from steadytune.strict import nearest
 from steadytune.study.new_file import write_text
@@ -75,19 +73,19 @@ def run_experiment(
 ) -> int:
     """Run what has not been run; 0 when all is there, else the exit code of what stopped it."""
     experiment = find_experiment(id)
+    refuse_what_cannot_be_run(id, workshop)
     if workshop.scale == "smoke":
         write_materials(workshop.folder("materials"))
     if isinstance(experiment, Computed):
         compute(experiment, workshop, say)
         return 0
-    _check_tasks(experiment, workshop)
     earlier: dict[str, StudyResults] = {}
     code = 0
     for part in in_order(experiment, workshop.scale):
         setting = workshop.setting(part.name, earlier)
         if workshop.tasks and not part.for_all and not set(workshop.tasks) & set(part.make(setting)["tasks"]):
             continue  # such as the learning rates of other tasks
-        say(f"{part.name}: {workshop.folder(part.name)}")
+        say(f"{part.name}: {workshop.folder(part.name)}{_who_chooses(part, setting, workshop)}")
         code = run_part(part, setting, run_study, workshop) or code
         if code > 1:  # stopped; failed trials are 1, and the other studies may do without them
             return code
@@ -95,15 +93,22 @@ def run_experiment(
     return code
 
 
+def _who_chooses(part: Part, setting: Setting, workshop: Workshop) -> str:
+    """With `--seeds`, which seeds choose a setting is still the rule's own: what follows is then the same study."""
+    choosing = part.make(setting).get("choose", {}).get("seeds")
+    return f" (settings are chosen by {choosing} seeds all the same)" if choosing and workshop.seeds is not None else ""
+
+
 def compute(experiment: Computed, workshop: Workshop, say: Callable[[str], None]) -> None:
     path = workshop.folder(experiment.name) / RESULT
     if path.exists():
+        read_computed(experiment, workshop)  # a damaged one is named, and not taken for a result
         say(f"{path} is there already; delete it to compute it again.")
         return
+    make_folder(path.parent)  # now: what cannot be written need not be computed
     started = time.perf_counter()
     data = experiment.compute(workshop.setting(experiment.name))
     data = {**data, MADE_WITH: _made_with(data)}
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(data) + "\n")
     say(f"{path} ({time.perf_counter() - started:.1f} s)")
 
@@ -119,7 +124,7 @@ def _made_with(data: Data) -> dict[str, str]:
 
 def run_part(part: Part, setting: Setting, run_study: RunStudy, workshop: Workshop) -> int:
     """One study: what it needs is made, its file written, its trials run, its models joined."""
-    _make(setting.folder)
+    make_folder(setting.folder)
     if part.prepare is not None:
         part.prepare(setting)
     file = write_study(setting.folder, at_most(only(part.make(setting), workshop.tasks), workshop.seeds))
@@ -130,33 +135,6 @@ def run_part(part: Part, setting: Setting, run_study: RunStudy, workshop: Worksh
 
         part.finish(setting, read_results(setting.folder))
     return code
-
-
-def only(study: Data, tasks: Collection[str]) -> Data:
-    """The study with these tasks alone; as it is where it has none of them, as one whose model others start from.
-
-    The same tasks of a study that was run with others are the same trials: what has been run is not run again.
-    """
-    if not set(tasks) & set(study["tasks"]):
-        return study
-
-    def kept(data: Mapping[str, Any]) -> Data:
-        return {name: each for name, each in data.items() if name in tasks}
-
-    variants = {
-        name: {**variant, "tasks": kept(variant["tasks"])} if "tasks" in variant else variant
-        for name, variant in study["variants"].items()
-    }
-    return {**study, "tasks": kept(study["tasks"]), "variants": variants}
-
-
-def at_most(study: Data, seeds: int | None) -> Data:
-    """The study with fewer seeds: the first of them, of a grid on both sides. More may follow."""
-    if seeds is None:
-        return study
-    given = study["seeds"]
-    fewer = {name: min(seeds, count) for name, count in given.items()} if isinstance(given, dict) else min(seeds, given)
-    return {**study, "seeds": fewer}
 
 
 def tasks_of(experiment: Shown, workshop: Workshop) -> list[str]:
@@ -174,6 +152,17 @@ def asked_for(experiment: Shown, workshop: Workshop) -> list[str]:
     return [name for name in names if not ran or name in there or ran & tasks[name]]
 
 
+def refuse_what_cannot_be_run(id: str, workshop: Workshop) -> None:
+    """What is asked of an item and it does not have, before anything is written."""
+    experiment = find_experiment(id)
+    if isinstance(experiment, Shown):
+        _check_tasks(experiment, workshop)
+        return
+    for option, given in (("--task", bool(workshop.tasks)), ("--seeds", workshop.seeds is not None)):
+        if given:
+            raise SteadytuneError(f"{id} is computed as a whole: there is nothing to choose. Run it without {option}.")
+
+
 def _check_tasks(experiment: Shown, workshop: Workshop) -> None:
     known = tasks_of(experiment, workshop)
     for name in workshop.tasks:
@@ -182,17 +171,6 @@ def _check_tasks(experiment: Shown, workshop: Workshop) -> None:
                 f"{experiment.id} has no task {name!r} at the {workshop.scale} scale, only {', '.join(known)}. "
                 f"{nearest(name, known)}"
             )
-
-
-def write_study(folder: Path, study: Data) -> Path:
-    """`folder/study.yaml`; what it reads back as is what was meant."""
-    from steadytune.study.folder import FILE
-
-    path = folder / FILE
-    write_text(path, yaml.dump(study, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
-    if load_yaml(path).data != study:
-        raise SteadytuneError(f"{path} does not read back as it was written; this is a fault of steadytune.")
-    return path
 
 
 def run_inside(file: Path, known: Sequence[str] = ()) -> int:
@@ -236,9 +214,14 @@ def read_computed(experiment: Computed, workshop: Workshop) -> tuple[Data, dict[
         raise SteadytuneError(f"{path} does not exist. Run it first: {command('run', experiment.id, workshop)}")
     try:
         found: Data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SteadytuneError(f"{path} is damaged ({error}). Delete it, and run the experiment again.") from error
-    return found, found.pop(MADE_WITH, {})  # results of earlier versions have none
+        made_with = found.pop(MADE_WITH, {})  # results of earlier versions have none
+        experiment.verdicts(found), experiment.tables(found)  # whether all is there that a report needs
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise SteadytuneError(
+            f"{path} is damaged, or of another version ({error!r}). Delete it, and run the experiment again: "
+            f"{command('run', experiment.id, workshop)}"
+        ) from error
+    return found, made_with
 
 
 def keep_runs(workshop: Workshop, folder: Path) -> dict[Path, int]:
@@ -284,13 +267,10 @@ def scale_of(id: str, out: Path) -> Scale:
     raise SteadytuneError(f"{out} has runs of {id} at the scales {' and '.join(found)}: say which with --scale.")
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path, option: str = "--out") -> None:
+    """`option` is what named it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SteadytuneError(f"{folder} cannot be made: {error.strerror or error}. Name another --out.") from error
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True  # study files have none
+        why = error.strerror or error
+        raise SteadytuneError(f"{folder} cannot be made: {why}. Name another {option}.") from error

@@ -75,6 +75,7 @@ PARTS: Mapping[str, Part] = {
         Part("rdrop/summarization", other_tasks.summaries, prepare=other_tasks.prepare_summaries),
         Part("rdrop/language-modeling", other_tasks.language_model, prepare=other_tasks.prepare_language_model),
         Part("rdrop/images", other_tasks.images, prepare=other_tasks.prepare_images),
+        Part("rdrop/images-of-table-4", other_tasks.images_of_table_4, scales=("full",)),
     )
 }
 

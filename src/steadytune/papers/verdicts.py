@@ -15,6 +15,7 @@ from steadytune.stats import TestResult
 
 ALPHA = 0.05
 WORDS = {True: "holds", False: "does not hold at this scale", None: "cannot be said"}
+IDENTITY, CODE = "an identity", "a check of the code"  # why a verdict is not counted among the claims
 IN_PART = "holds as far as run"  # a claim about several cases, of which some were not run
 
 
@@ -30,13 +31,17 @@ class Verdict:
     how: str = ""  # test, tail, pairing; or what was compared
     measured: str = ""  # the numbers, in words
     in_part: bool = False  # whether some of the cases that it speaks of were not run
+    uncounted: str = ""  # why it is no claim to be counted: what could not come out otherwise, or is counted elsewhere
 
     @property
     def word(self) -> str:
         return IN_PART if self.holds and self.in_part else WORDS[self.holds]
 
     def to_data(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(self)
+        if not self.uncounted:
+            del found["uncounted"]
+        return found
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Verdict:

@@ -62,7 +62,11 @@ def keep(ledger: Path, target: Path) -> int:
     runs = {run.key: run for run in _of_ledger(ledger)}
     if target.exists():
         runs |= {run.key: run for run in of_file(target)}
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or error
+        raise SteadytuneError(f"{target.parent} cannot be made: {why}. Name another folder to keep runs in.") from error
     with new_file(target) as hidden, open(hidden, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as stream:
         stream.write(f"{json.dumps(_HEAD)}\n".encode())
         for _, run in sorted(runs.items()):

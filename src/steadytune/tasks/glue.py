@@ -78,8 +78,19 @@ def detect(directory: str | Path) -> str | None:
     return None
 
 
-def load(directory: str | Path, name: str | None = None, *, rows: int | None = None, halves: bool = True) -> Data:
-    """A GLUE task from `directory` (its own folder, or the one that holds all of them and `name`)."""
+def load(
+    directory: str | Path,
+    name: str | None = None,
+    *,
+    rows: int | None = None,
+    halves: bool = True,
+    metric: str | None = None,
+) -> Data:
+    """A GLUE task from `directory` (its own folder, or the one that holds all of them and `name`).
+
+    Papers score the same task by different metrics; `metric` stands in for that of TASKS, which is the few-sample
+    paper's.
+    """
     directory = Path(directory)
     if name is None:
         name = detect(directory)
@@ -93,7 +104,7 @@ def load(directory: str | Path, name: str | None = None, *, rows: int | None = N
         name = canonical[key]
         directory = directory if detect(directory) == name else directory / name
     glue = TASKS[name]
-    task = Task(name, glue.kind, glue.metric, glue.labels, glue.text, glue.label)
+    task = Task(name, glue.kind, metric or glue.metric, glue.labels, glue.text, glue.label)
     said: list[str] = []
     train = _read(task, glue, directory / "train.tsv", glue.train_rows, said)
     dev = _read(task, glue, directory / glue.dev, glue.dev_rows, said)

@@ -38,6 +38,7 @@ Kind = Literal[
     "flatter",
     "narrower",
     "no_difference",
+    "no_better",
     "ratio_at_most",
     "value",
     "bound",
@@ -86,12 +87,17 @@ KINDS: dict[str, Meaning] = {
     "narrower": Meaning(
         4,
         "first minus second is nearer to 0 than third minus fourth",
-        "the difference of the differences, by seed: student_t_test, one tail",
+        "difference and sum of the two gaps, by seed, signed as the wider: student_t_test, one tail, larger p, twice",
     ),
     "no_difference": Meaning(
         2,
         "the two differ by no more than the margin",
         "two one-sided t-tests at the margin; beside it the paper's own two-tailed test",
+    ),
+    "no_better": Meaning(
+        2,
+        "the mean of the first is above that of the second by no more than the margin",
+        "student_t_test at the margin, one tail; the opposite is shown by a one-tailed test at 0",
     ),
     "ratio_at_most": Meaning(2, "the first over the second is no more than the value", "compared, with the margin"),
     "value": Meaning(1, "is the value", "compared, with the margin"),
@@ -117,6 +123,7 @@ class Claim:
     quantity: Quantity = "score"
     statistic: str = ""  # as published; "": what the kind is about. `value`: the paper prints one number, without seeds
     value: float | None = None  # of `value` and `ratio_at_most`
+    uncounted: str = ""  # why it is no claim to be counted: what could not come out otherwise, or is counted elsewhere
     margin: float | None = None  # ours, as papers give none; on the scale measured here: fractions, BLEU, seconds
 
     def __post_init__(self) -> None:
@@ -132,7 +139,7 @@ class Claim:
             raise SteadytuneError(f"{self.text!r} speaks of no case.")
         if (self.value is None) == (self.kind in ("value", "ratio_at_most")):
             raise SteadytuneError(f"{self.text!r}: a value belongs to the kinds value and ratio_at_most, only to them.")
-        if self.kind in ("no_difference", "value") and self.margin is None:
+        if self.kind in ("no_difference", "no_better", "value") and self.margin is None:
             raise SteadytuneError(f"{self.text!r}: kind {self.kind} needs a margin.")
         if not self.statistic:
             object.__setattr__(self, "statistic", _STATISTIC.get(self.kind, "mean"))
@@ -195,6 +202,8 @@ def case_direction(claim: Claim, known: Sequence[float]) -> bool | None:
             return abs(known[0] - known[1]) < abs(known[2] - known[3])
         case "no_difference":
             return abs(first - second) <= margin
+        case "no_better":
+            return first - second <= margin
         case "ratio_at_most":
             return claim.value is not None and first / second <= claim.value + margin
         case "value":

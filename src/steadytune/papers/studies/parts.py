@@ -29,14 +29,26 @@ NOT_SMALL = ("STS-B (1k)", "CoLA (1k)")  # shown by nothing at the small scale
 NOT_CORRECTED: Data = {"method": "adamw", "correct_bias": False}
 
 
-def glue(setting: Setting, column: str, *, halves: bool = True, recipe: Mapping[str, Any] | None = None) -> Data:
-    """A column of a paper's table as a task: "RTE"; or "SST (1k)", 1,000 training rows of it."""
+def glue(
+    setting: Setting,
+    column: str,
+    *,
+    halves: bool = True,
+    recipe: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, str] | None = None,
+) -> Data:
+    """A column of a paper's table as a task: "RTE"; or "SST (1k)", 1,000 training rows of it.
+
+    `metrics`: of tasks that this paper scores otherwise than the few-sample paper does.
+    """
     name, _, thousand = column.partition(" (")
     made: Data = {"glue": setting.path(f"glue/{_FOLDERS.get(name, name)}")}
     if thousand:
         made["rows"] = setting.pick(full=1000, small=1000, smoke=_SMOKE_ROWS)
     if not halves:
         made["halves"] = False
+    if metrics is not None and name in metrics:
+        made["metric"] = metrics[name]
     if setting.scale == "smoke":
         made["limit"] = dict(_SMOKE_LIMIT) if halves else {"train": 24, "validation": 12}
     if setting.scale == "small" and (thousand or name in _CUT):
