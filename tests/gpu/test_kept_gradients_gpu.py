@@ -270,7 +270,7 @@ def test_a_step_whose_mask_does_not_fit(graphs, first, tmp_path, runs, monkeypat
     found = runs(recipe, encoded, deterministic=True, graphs=graphs)
     assert unrecorded(found[0]) == []
     assert whole.count(True) == 1
-    same(found, plain, 1e-5)  # a dense product rounds otherwise
+    same(found, plain, 1e-4)  # a dense product rounds otherwise
 
 
 def test_deterministic_runs_have_the_same_bits(tmp_path, runs):
