@@ -186,7 +186,7 @@ def test_layers_that_read_the_same_tensor_also_in_a_graph(remade, monkeypatch):
             if together:
                 outs = list(column_linears(x, layers, 0.7, 1 / 0.3, True))
             else:
-                outs = [column_linear(x, *layer, 0.7, 1 / 0.3, True) for layer in layers]
+                outs = [column_linear(x, *layer[:4], 0.7, 1 / 0.3, True) for layer in layers]
         return [*outs, *torch.autograd.grad(torch.cat(outs, 1).float().square().sum(), [x, *weights, *biases])]
 
     def compare(found):
