@@ -7,12 +7,13 @@ of every variant are its quick ones (engine/quick.py). Variants, interleaved in 
 with torch's own layers; this library's mixout on every linear layer with the masks of all layers drawn at once and the
 weight gradient of kept columns only, which stays where it is written (kernels/kept_gradients.py); the same with that
 gradient expanded to a dense one, for optimisers that read no other; with the dense product, which a step takes when a
-mask does not fit; and the public form, a lerp per layer that autograd differentiates. Mixed weights are made before the
-step or by each layer, as the engine decides, and the other way. Peak memory is that of a whole eager step, with
-weights, gradients, moments and targets.
+mask does not fit; and the public form, a lerp per layer that autograd differentiates. Mixed weights are made all at
+once before the step, as in the engine, or by each layer. Peak memory is that of a whole eager step, with weights,
+gradients, moments and targets.
 
 The floor is by operation count: forward, input gradient and weight gradient cost the same, and mixout needs a fraction
-1 - p of the last one. Beside it, what is in the way: each pass of a mixed layer, and its floor (mixout_passes.py).
+1 - p of the last one; in milliseconds, the matrix products of all layers at the measured rate and the optimiser's 28
+bytes a weight. Beside it, what is in the way: each pass of a mixed layer, and its floor (mixout_passes.py).
 `--tune` compares tile sizes of the kernels instead of whole steps, `--profile` lists the kernels of a step.
 `--device cpu --tiny` runs the same script in plain torch, to see that it works; its numbers mean nothing.
 """
@@ -41,7 +42,6 @@ from steadytune import AdamW, Mixout, apply_
 from steadytune.engine.quick import quicken_
 from steadytune.engine.quick_embedding import unquicken_embeddings_
 from steadytune.engine.quick_linear import WeightCasts
-from steadytune.kernels import mixout_columns
 from steadytune.kernels.kept_gradients import KeptGradients
 from steadytune.methods import mixed_layers
 from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
@@ -102,11 +102,9 @@ class Training:
         unquicken_embeddings_(self.model)  # on a CPU they write their gradient themselves; here it is gathered
         return self
 
-    def with_masks(self, p: float, gradient: str = "kept", beforehand: bool | None = None) -> Training:
-        """`gradient` is "kept", "expanded" or "dense"."""
+    def with_masks(self, p: float, gradient: str = "kept", beforehand: bool = True) -> Training:
+        """`gradient` is "kept", "expanded" or "dense"; `beforehand`, as in the engine, makes all W' before the step."""
         apply_(self.model, Mixout(p=p, layers="linear"))
-        if beforehand is None:  # as the engine decides
-            beforehand = self.ids.numel() < mixout_columns.REMAKE_ROWS
         self.pool = MaskPool(self.model, self.bench.dtype if beforehand else None)
         if bool(self.pool.forecast(2000).any()):  # more calls than a run makes
             raise SystemExit("A mask of this run would not fit its capacity: set another seed in `build`.")
@@ -159,19 +157,17 @@ class Training:
 
 
 def variants(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Callable[[], Training]]:
-    def ours(p: float, gradient: str = "kept", beforehand: bool | None = None) -> Training:
+    def ours(p: float, gradient: str = "kept", beforehand: bool = True) -> Training:
         return Training(bench, build(bench, sizes, 0.1), shape).with_masks(p, gradient, beforehand)
 
-    large = shape[0] * shape[1] >= mixout_columns.REMAKE_ROWS
-    other = "W' all at once" if large else "W' by layer"
     return {
         DROPOUT: lambda: Training(bench, build(bench, sizes, 0.1), shape).quick(),
         "dropout(0.1), torch's layers": lambda: Training(bench, build(bench, sizes, 0.1), shape),
         "no regularisation": lambda: Training(bench, build(bench, sizes, 0.0), shape).quick(),
         "mixout(0.7)": lambda: ours(0.7),
         "mixout(0.9)": lambda: ours(0.9),
-        f"mixout(0.7), {other}": lambda: ours(0.7, beforehand=large),
-        **({f"mixout(0.9), {other}": lambda: ours(0.9, beforehand=True)} if large else {}),
+        "mixout(0.7), W' by layer": lambda: ours(0.7, beforehand=False),
+        "mixout(0.9), W' by layer": lambda: ours(0.9, beforehand=False),
         "mixout(0.7), gradient expanded": lambda: ours(0.7, "expanded"),
         "mixout(0.7), dense gradient": lambda: ours(0.7, "dense"),
         "mixout(0.7), public form": lambda: Training(bench, public(bench, sizes, 0.7), shape).quick(),
@@ -188,7 +184,7 @@ def allocated(bench: Bench) -> int:
 
 
 def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Any]:
-    steps, memory, floors = {}, {}, {}
+    steps, memory, floors, seconds = {}, {}, {}, {}
     shared = torch.cuda.graph_pool_handle() if bench.cuda else None
     for name, make in variants(bench, sizes, shape).items():
         base = allocated(bench)
@@ -197,10 +193,13 @@ def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict
         held = allocated(bench) - base
         memory[name] = bench.peak(training.step) + held
         steps[name] = training.captured(shared)
+        weights = sum(m.weight.numel() for m in training.model.modules() if isinstance(m, nn.Linear))
+        rest = 28 * sum(p.numel() for p in training.parameters) / bench.bytes
         del training  # the step holds it; what is no longer held is not to be counted with the next
         floors[name] = 1.0 - float(name[7:10]) / 3 if name.startswith("mixout(") else 1.0
+        seconds[name] = floors[name] * 6 * weights * shape[0] * shape[1] / bench.operations + rest
     title = f"{sizes['num_hidden_layers']}x{sizes['hidden_size']}, {shape[0]}x{shape[1]}, whole step"
-    result = bench.compare(title, steps, DROPOUT, {})
+    result = bench.compare(title, steps, DROPOUT, seconds)
     print(f"{'':34} {'MiB at most':>12} {'to dropout':>11} {'floor of time':>14}")
     for name, peak in memory.items():
         print(f"{name:34} {peak / 2**20:12.0f} {peak / memory[DROPOUT]:11.3f} {floors[name]:14.3f}")

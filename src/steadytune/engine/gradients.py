@@ -26,7 +26,6 @@ from steadytune.engine.lane import Lane
 from steadytune.engine.masks import Masks
 from steadytune.engine.processes import Processes
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.mixout_columns import REMAKE_ROWS
 from steadytune.layers import EMBEDDINGS, find_layers
 from steadytune.methods.base import Moment
 from steadytune.methods.rdrop import VARIANTS, RDrop
@@ -55,7 +54,7 @@ class BatchGradient:
         self.model, self.streams, self.processes = applied.site.model, streams, processes
         self.split = encoded.splits["train"]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.masks = Masks(self.model, _mixed_beforehand(applied, recipe, encoded))
+        self.masks = Masks(self.model, LOW_PRECISION.get(recipe.precision))
         self.notes: list[str] = []
         self.wants_graphs = graphs
         self._expected: tuple[Order, int] | None = None
@@ -167,15 +166,6 @@ class BatchGradient:
         if self.processes.device.type != "cuda" or not self.wants_graphs or not self.chunk.why_plain:
             return []
         return [f"Steps were not recorded as CUDA graphs: {self.chunk.why_plain}."]
-
-
-def _mixed_beforehand(applied: Applied, recipe: Recipe, encoded: Encoded) -> torch.dtype | None:
-    """The type in which mixed weights are made before each step and kept; None where a layer is to make its own, which
-    for large batches costs little time and saves the memory."""
-    widest = int(encoded.splits["train"].sizes.sum(1).max(initial=0))
-    if applied.batch_size(recipe.batch_size) * widest >= REMAKE_ROWS:
-        return None
-    return LOW_PRECISION.get(recipe.precision)
 
 
 def _gpu_cost(model: nn.Module) -> float:
