@@ -85,6 +85,17 @@ def test_every_method(methods, folder, device_path, monkeypatch):
     assert all(each.is_written for each in device_path[0].of.values())
 
 
+def test_why_masks_are_not_drawn_at_once_is_said(folder, device_path):
+    told = "Mixout computed whole weight gradients"
+    twice, encoded = tiny_run(
+        "classification", folder, methods=(RDrop(), Mixout(p=0.5, replace_dropout=False)), steps=2
+    )
+    (said,) = [note for note in train(twice, encoded, STREAMS)[0].notes if told in note]
+    assert "draws 2 masks in a step" in said
+    once, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=2)
+    assert not any(told in note for note in train(once, encoded, STREAMS)[0].notes)
+
+
 @pytest.mark.parametrize("settings", [{"precision": "bf16"}, {"micro_batches": 3}, {"clip": 0.0}])
 def test_settings(settings, folder, device_path, monkeypatch):
     recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=3, **settings)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -163,9 +164,14 @@ class BatchGradient:
 
     def remarks(self) -> list[str]:
         """What to say at the end of the run."""
-        if self.processes.device.type != "cuda" or not self.wants_graphs or not self.chunk.why_plain:
-            return []
-        return [f"Steps were not recorded as CUDA graphs: {self.chunk.why_plain}."]
+        said = []
+        if self.masks.why_alone:
+            said.append(f"Mixout computed whole weight gradients, layer by layer: {self.masks.why_alone}")
+        if self.processes.device.type == "cuda" and find_spec("triton") is None:
+            said.append("Triton is not installed, so the GPU ran plain torch in place of this library's kernels.")
+        if self.processes.device.type == "cuda" and self.wants_graphs and self.chunk.why_plain:
+            said.append(f"Steps were not recorded as CUDA graphs: {self.chunk.why_plain}.")
+        return said
 
 
 def _gpu_cost(model: nn.Module) -> float:

@@ -39,6 +39,7 @@ class Masks:
         self._too_many: deque[bool] = deque()  # of the coming steps: does a mask keep more columns than fit?
         self.dense = False  # whether this step takes the dense gradient
         self.kept: KeptGradients | None = None
+        self.why_alone = ""  # on a GPU: why layers draw one by one, and compute whole weight gradients
 
     def pool_(self, one_step: Callable[[], object]) -> None:
         """Draw all masks of a step in one go, if `one_step` (run for nothing here) asks each layer for one."""
@@ -53,7 +54,8 @@ class Masks:
             after = {name: layer.calls() for name, layer in layers.items()}
             for buffer, old in buffers:
                 buffer.copy_(old)
-        if MaskPool.why_not(before, after) is None:
+        self.why_alone = MaskPool.why_not(before, after) or ""
+        if not self.why_alone:
             self._pool = MaskPool(self._model, self._low)
             alone = [layer for _, layer in mixed_layers(self._model) if layer not in set(layers.values())]
             self._counters = [self._pool.states, *(layer.mix_state for layer in alone)]
