@@ -70,7 +70,29 @@ def test_none_keeps_the_models_rates():
     assert {getattr(module, attribute) for module, attribute, _ in dropout_sites(model)} == {0.1}
 
 
+def test_the_head_may_have_a_rate_of_its_own():
+    model = TINY["bert"]()
+    apply_(model, Dropout(p=0.4, head=0.0))
+    rates = {name: getattr(module, attribute) for module, attribute, name in dropout_sites(model)}
+    assert rates.pop("dropout.p") == 0.0
+    assert set(rates.values()) == {0.4}
+    remove_(model)
+    assert {getattr(module, attribute) for module, attribute, _ in dropout_sites(model)} == {0.1}
+
+
+def test_a_recipe_without_the_knob_is_what_it_was():
+    """Its key names trials that were run before the knob was there."""
+    assert Dropout(p=0.3).describe() == {"method": "dropout", "p": 0.3}
+    assert Dropout(p=0.3, head=0.0).describe() == {"method": "dropout", "p": 0.3, "head": 0.0}
+
+
 def test_bad_input():
+    with pytest.raises(SteadytuneError, match="probability"):
+        Dropout(p=0.1, head=-0.1)
+    with pytest.raises(SteadytuneError, match="give p, too"):
+        Dropout(p=None, head=0.1)
+    with pytest.raises(NoEffect, match="no dropout in its head"):
+        apply_(TINY["gpt2"](), Dropout(p=0.1, head=0.0))
     with pytest.raises(SteadytuneError, match="probability"):
         Dropout(p=1.5)
     with pytest.raises(NoEffect, match="has no dropout to set"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform
@@ -180,11 +180,18 @@ class Method:
         return bool(self.null) and all(getattr(self, key) == value for key, value in self.null.items())
 
     def describe(self) -> dict[str, Any]:
-        """Name and settings as plain data: what recipes, run records and model cards store."""
+        """Name and settings as plain data: what recipes, run records and model cards store.
+
+        A knob that came LATER stands there only where it is set, so recipes from before are what they were.
+        """
         settings = dataclasses.asdict(self)  # type: ignore[call-overload]
+        for knob in dataclasses.fields(self):  # type: ignore[arg-type]
+            if knob.metadata.get("later") and settings[knob.name] == knob.default:
+                del settings[knob.name]
         return {"method": self.name, **json.loads(json.dumps(settings))}  # as a file would give it back: no tuples
 
 
+LATER: Mapping[str, Any] = {"later": True}  # metadata of a knob that was not there in the first recipes
 METHODS: dict[str, type[Method]] = {}
 M = TypeVar("M", bound=Method)
 

@@ -6,19 +6,22 @@ Relations: dropout(p) is mixout with target 0, for the same mask; `Mixout` sets 
 replaces it. The paper's baseline is dropout(0.1) everywhere (mixout, section 5); its figure 6 sweeps p from 0 to 0.5
 (M28).
 Caveat: rates live in `nn.Dropout` modules and, in many transformers, in plain float attributes (`attention_dropout`);
-both are set. LayerDrop and drop-path are other methods and are left alone.
+both are set; those of the head may have a rate of their own. LayerDrop and drop-path are other methods and are left
+alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import field
 
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from steadytune.errors import NoEffect
-from steadytune.methods.base import MIXOUT, Method, Site, check_probability, method
+from steadytune.errors import NoEffect, SteadytuneError
+from steadytune.layers import HEAD, Layers, Part, find_layers
+from steadytune.methods.base import LATER, MIXOUT, Method, Site, check_probability, method
 
 _RATE = re.compile(r"(^|_)dropout(_p|_prob|_rate)?$|^(attn|resid|embd)_pdrop$")
 _SAVED = "_steadytune_dropout"  # on each touched module: its rates before the first change
@@ -34,6 +37,20 @@ def dropout_sites(model: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
             # T5 and others keep ints such as 0 there; a bool is a switch, not a rate.
             if _RATE.search(attribute) and isinstance(value, (int, float)) and not isinstance(value, bool):
                 yield module, attribute, f"{name}.{attribute}"
+
+
+def head_dropout_sites(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """The rates that act inside the head. One that is kept by a module that spans parts is not the head's."""
+    parts = find_layers(model)
+    owners = [(module, attribute, name.rpartition(".")[0]) for module, attribute, name in dropout_sites(model)]
+    return [(module, attribute) for module, attribute, owner in owners if _part(parts, owner) == HEAD]
+
+
+def _part(parts: Layers, name: str) -> Part | None:
+    try:
+        return parts.part(name)
+    except SteadytuneError:
+        return None
 
 
 def set_dropout_(model: nn.Module, p: float) -> int:
@@ -57,10 +74,15 @@ class Dropout(Method):
     """Set every dropout rate of the model to p."""
 
     p: float | None = 0.1  # probability of dropping a unit; None keeps the model's own rates
+    head: float | None = field(default=None, metadata=LATER)  # of the new output layer; None: p, as everywhere
 
     def __post_init__(self) -> None:
         if self.p is not None:
             check_probability("p", self.p, "Dropout")
+        if self.head is not None:
+            check_probability("head", self.head, "Dropout")
+            if self.p is None:
+                raise SteadytuneError("Dropout: head is for a model whose rates are set: give p, too.")
 
     def replaces(self) -> frozenset[str]:
         return frozenset() if self.p is None else frozenset({"dropout"})
@@ -68,7 +90,12 @@ class Dropout(Method):
     def check(self, site: Site) -> None:
         if self.p is not None and next(dropout_sites(site.model), None) is None:
             raise NoEffect(f"Dropout: {type(site.model).__name__} has no dropout to set.")
+        if self.head is not None and not head_dropout_sites(site.model):
+            raise NoEffect(f"Dropout: {type(site.model).__name__} has no dropout in its head to set.")
 
     def model_(self, site: Site) -> None:
         if self.p is not None:
             set_dropout_(site.model, self.p)
+        if self.head is not None:
+            for module, attribute in head_dropout_sites(site.model):
+                setattr(module, attribute, float(self.head))

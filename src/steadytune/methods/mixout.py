@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.errors import NoEffect, SteadytuneError
-from steadytune.layers import HEAD, Layers, Part, find_layers
+from steadytune.layers import find_layers
 from steadytune.methods.base import MIXOUT, Method, Site, check_choice, check_probability, method
-from steadytune.methods.dropout import dropout_sites, set_dropout_
+from steadytune.methods.dropout import head_dropout_sites, set_dropout_
 from steadytune.methods.mixed_layers import mix_layer_, weight_name
 from steadytune.methods.mixing import Mix, mix
 from steadytune.methods.mixout_selection import select_layers
@@ -117,7 +117,7 @@ def mixout_(
     if replace_dropout:
         set_dropout_(model, 0.0)
     if head == "dropout":
-        for module, attribute in _head_dropout(model):
+        for module, attribute in head_dropout_sites(model):
             setattr(module, attribute, p)
     return list(selected)
 
@@ -145,20 +145,6 @@ def _targets(selected: Mapping[str, nn.Module], target: str | Mapping[str, Tenso
             made = weight.detach().clone()
         targets[name] = by_weight.setdefault(id(weight), made)
     return targets
-
-
-def _head_dropout(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """The dropout rates that act inside the head. A rate kept by a module that spans parts is not the head's."""
-    parts = find_layers(model)
-    owners = [(module, attribute, name.rpartition(".")[0]) for module, attribute, name in dropout_sites(model)]
-    return [(module, attribute) for module, attribute, owner in owners if _part(parts, owner) == HEAD]
-
-
-def _part(parts: Layers, name: str) -> Part | None:
-    try:
-        return parts.part(name)
-    except SteadytuneError:
-        return None
 
 
 @method("mixout", place="model", paper=MIXOUT, items="M1-M9", null={"p": 0.0})
@@ -192,7 +178,7 @@ class Mixout(Method):
 
     def check(self, site: Site) -> None:
         select_layers(site.model, self.layers, self.head)
-        if self.head == "dropout" and not _head_dropout(site.model):
+        if self.head == "dropout" and not head_dropout_sites(site.model):
             raise NoEffect(f"Mixout: {type(site.model).__name__} has no dropout in its head to set.")
 
     def model_(self, site: Site) -> None:

@@ -21,6 +21,7 @@ RATES = "mixout/rates"
 EXACT = "mixout(w_pre, 0.7), exact gradient"
 _TENTHS = [tenth / 10 for tenth in range(10)]
 _NO_DROPOUT = {"method": "dropout", "p": 0.0}
+_FREE_HEAD = {"method": "dropout", "p": 0.1, "head": 0.0}  # section 6.3: nothing regularises the output layer
 _LARGE_1K = "SST (1k)"  # SST-2 has the rate of 1,000 of its rows
 _BODY = "mixout(w_pre, 0.7) + head: mixout(w_0, 0.7)"
 
@@ -119,12 +120,12 @@ def figure_4(setting: Setting) -> Data:
     ps = setting.pick(full=_TENTHS, small=[0.0, 0.1, 0.3, 0.5, 0.7, 0.9], smoke=[0.0, 0.7])
     # mixout(w_pre, 0) is no regulariser at all, so dropout is off in its own right.
     mixed = {"weight_decay": 0.0, "add": [_NO_DROPOUT, _mixout(0.7, replace_dropout=False)], "sweep": {"mixout.p": ps}}
-    dropped = {"weight_decay": 0.0, "sweep": {"dropout.p": ps}}
+    dropped = {"weight_decay": 0.0, "add": [_FREE_HEAD], "sweep": {"dropout.p": ps}}
     variants = {"dropout(p)": dropped, "mixout(w_pre, p)": mixed}
     return _study(setting, "Mixout, figure 4: mixout(w_pre, p) and dropout(p) by p", variants, ("RTE",))
 
 
 def figure_6(setting: Setting) -> Data:
     ps = setting.pick(full=_TENTHS[:6], small=[0.0, 0.1, 0.3, 0.5], smoke=[0.0, 0.1])
-    variants = {"dropout(p)": {"weight_decay": 0.0, "sweep": {"dropout.p": ps}}}
+    variants = {"dropout(p)": {"weight_decay": 0.0, "add": [_FREE_HEAD], "sweep": {"dropout.p": ps}}}
     return _study(setting, "Mixout, figure 6: dropout(p) by p", variants, TASKS)
