@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from gpu_helpers import captured, poison_memory, run_without_waiting
+from kept_helpers import dense_gradients_
 from steadytune import AdamW, Dropout, Mixout, PretrainedDecay, RDrop, Streams, apply_
 from steadytune.engine.train import train
 from steadytune.engine.update import Update
@@ -71,12 +72,7 @@ def test_gradients_have_the_bits_of_the_dense_ones(low, p):
     layers = layers_of(SIZES, p)
     x = torch.randn(512, 4096, device="cuda")
     backward(layers, x, None, p, low)
-    dense = [(each.weight.grad, None if each.bias is None else each.bias.grad) for each in layers]
-    expected = nn.utils.get_total_norm([grad for pair in dense for grad in pair if grad is not None])
-    for each in layers:
-        each.weight.grad = None
-        if each.bias is not None:
-            each.bias.grad = None
+    dense, expected = dense_gradients_(layers)
     poison_memory()
     kept = KeptGradients(layers)
     for _ in range(2):

@@ -14,6 +14,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
 
+from kept_helpers import dense_gradients_  # noqa: E402
 from steadytune.kernels import kept_gradients as module  # noqa: E402
 from steadytune.kernels.adamw import FusedStep  # noqa: E402
 from steadytune.kernels.adamw_tables import BLOCK, Settings, Slot  # noqa: E402
@@ -68,12 +69,7 @@ def test_against_the_dense_path(dtype, chunks, p, form):
     layers = layers_of(SIZES, p)
     x = torch.randn(12, 1024)
     run(x, layers, None, chunks, dtype, p)
-    dense = [(each.weight.grad, None if each.bias is None else each.bias.grad) for each in layers]
-    expected = nn.utils.get_total_norm([grad for pair in dense for grad in pair if grad is not None])
-    for each in layers:
-        each.weight.grad = None
-        if each.bias is not None:
-            each.bias.grad = None
+    dense, expected = dense_gradients_(layers)
     kept = KeptGradients(layers)
     for _ in range(2):  # a second step begins anew
         run(x, layers, kept, chunks, dtype, p)

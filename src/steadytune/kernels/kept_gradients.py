@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from steadytune.kernels.mixout_masks import Columns, has_kernels
+from steadytune.kernels.mixout_masks import Columns, has_kernels, spread
 
 DEVICES = {"cuda"}  # where a run's gradients are kept so; tests add the CPU, in plain torch
 BLOCK = 128  # rows of a program
@@ -59,9 +59,8 @@ class KeptGradient:
 
     def dense(self) -> Tensor:
         """dW, as `mixout_columns.expand` makes it."""
-        place, width = self.columns.place, self.values.shape[1]
-        found = self.values.index_select(1, place.clamp(0, width - 1)).masked_fill_(place >= width, torch.nan)
-        return torch.where(place >= 0, found * self.factor, 0.0)
+        place = self.columns.place
+        return torch.where(place >= 0, spread(self.values, place) * self.factor, 0.0)
 
 
 class KeptGradients:

@@ -36,7 +36,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from steadytune.kernels.kept_gradients import KeptGradient
-from steadytune.kernels.mixout_masks import Columns, has_kernels
+from steadytune.kernels.mixout_masks import Columns, has_kernels, spread
 from steadytune.kernels.products import product, weight_product, weight_product_
 
 REMAKE_ROWS = 8192  # from so many rows on, W' is made again in the backward pass
@@ -282,6 +282,5 @@ def expand_torch(
     if bias_dtype is not None:  # a list without a free last entry has no column of ones
         bias = full[:, -1].masked_fill(kept[-1] >= 0, torch.nan).to(bias_dtype)
     if kept_only:
-        width = full.shape[1]
-        full = full.index_select(1, place.clamp(0, width - 1)).masked_fill_(place >= width, torch.nan)
+        full = spread(full, place)
     return torch.where(place >= 0, full * factor, 0.0).to(dtype), bias

@@ -72,6 +72,13 @@ def capacity(columns: int, p: float) -> int:
     return step * math.ceil((min(most, columns) + 1) / step)
 
 
+def spread(part: Tensor, place: Tensor) -> Tensor:
+    """What the kept columns have, for every column: something of another where it is not kept, and NaN where it is kept
+    but the list was too short for it."""
+    width = part.shape[1]
+    return part.index_select(1, place.clamp(0, width - 1)).masked_fill_(place >= width, torch.nan)
+
+
 def has_kernels(device: str, *dtypes: torch.dtype) -> bool:
     """Whether the Triton kernels serve tensors of these types there; float64 is for references."""
     return device == "cuda" and _HAS_TRITON and torch.float64 not in dtypes
