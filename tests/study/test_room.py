@@ -50,7 +50,7 @@ def test_auto_goes_by_the_smallest_gpu_and_the_largest_recipe(recipe, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: Properties(sizes[number]))
-    assert room.per_gpu("auto", [recipe], Path()) == 18  # a tiny model: as many as are of use
+    assert room.per_gpu("auto", [recipe], Path()) == 24  # a tiny model: as many as are of use
     asked = []
     monkeypatch.setattr(room, "_replicas", lambda recipe, memory: asked.append(memory) or recipe.batch_size)
     larger = Recipe(model=recipe.model, batch_size=3)
@@ -61,7 +61,7 @@ def test_auto_goes_by_the_smallest_gpu_and_the_largest_recipe(recipe, monkeypatc
 def test_a_model_that_hardly_fits_gets_one_place(recipe):
     assert room._replicas(recipe, 1) == 1
     assert room._replicas(recipe, 2 * GIB) == 6
-    assert room._replicas(recipe, 8 * GIB) == 18
+    assert room._replicas(recipe, 8 * GIB) == 24
 
 
 def test_workers_share_a_gpus_trials(recipe, monkeypatch):
@@ -69,7 +69,7 @@ def test_workers_share_a_gpus_trials(recipe, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: type("P", (), {"total_memory": 80 * GIB}))
     found = {workers: room.per_gpu("auto", [recipe], Path(), workers) for workers in (None, 1, 2, 3, 6, 100)}
-    assert found == {None: 18, 1: 18, 2: 18, 3: 9, 6: 6, 100: 1}
+    assert found == {None: 24, 1: 24, 2: 24, 3: 12, 6: 8, 100: 1}
 
 
 def test_two_passes_and_kept_weights_take_room(recipe):

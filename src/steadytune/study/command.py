@@ -123,7 +123,7 @@ def run_study(
         else:
             from steadytune.study.local import run_local
 
-            ended = run_local(prepared.ledger, **where)
+            ended = run_local(prepared.ledger, **where, say=lambda line: console.print(line, highlight=False))
     status = read_status(folder)
     if as_json:
         print(json.dumps(status.to_data()))

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from steadytune.errors import SteadytuneError
+from steadytune.study.mps import Served
 from steadytune.study.worker import BEGINS
 
 try:
@@ -22,7 +24,9 @@ except ImportError:  # Windows: trials of a killed run wait for their leases
     fcntl = None  # type: ignore[assignment]
 
 _TAIL = 4000  # characters of a log that are kept with a failed trial
-_THREADS = 6  # trials at a time that one process can serve: Python runs one thread at a time, a GPU waits for it then
+# Trials at a time in one process: Python runs one of its threads at a time, and a GPU waits for it then. Processes take
+# turns on a GPU, which costs more, unless they are served side by side (mps.py).
+_IN_TURNS, _SIDE_BY_SIDE = 6, 3
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,20 @@ class Crew:
     """At most one process per slot. Functions that end in _ start or end some."""
 
     def __init__(
-        self, ledger: Path, places: Sequence[Slot], *, threads: int, lease: float, command: Sequence[str] | None = None
+        self,
+        ledger: Path,
+        places: Sequence[Slot],
+        *,
+        threads: int,
+        lease: float,
+        command: Sequence[str] | None = None,
+        served: Served | None = None,
     ) -> None:
         self.slots, self.logs = list(places), ledger.parent / "workers"
         self._ledger, self._threads, self._lease = ledger, threads, lease
         self._command = list(command or [sys.executable, "-m", "steadytune.study.worker"])
         self.workers: list[_Worker] = []
+        self._served = dict(served or {})
         self._started = 0
         self._run = os.urandom(3).hex()  # names of workers must never come again
 
@@ -80,6 +92,10 @@ class Crew:
                 self.workers.append(self._start(slot))
             except OSError as error:
                 raise SteadytuneError(f"A worker could not be started: {error}.") from error
+
+    def part_(self) -> None:
+        """Processes that start from now on take turns on their GPU: one has done what ends all that share it."""
+        self._served.clear()
 
     def reap_(self) -> list[Ended]:
         """Those that have ended since the last time."""
@@ -116,6 +132,7 @@ class Crew:
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"}
         if slot.visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = slot.visible
+            environment.update(self._served.get(slot.visible, {}))
         with log.open("wb") as stream:
             if fcntl is not None:
                 fcntl.flock(stream, fcntl.LOCK_EX)  # the worker inherits it, and has it until it ends
@@ -130,9 +147,11 @@ class Crew:
         return _Worker(name, slot, log, process)
 
 
-def slots(workers: int | None, devices: Sequence[str] | None, per_gpu: int | None) -> list[Slot]:
+def slots(
+    workers: int | None, devices: Sequence[str] | None, per_gpu: int | None, side_by_side: bool = False
+) -> list[Slot]:
     """One per worker: those of a GPU run `per_gpu` trials at a time, or one per core; `workers` says how many in all,
-    and `per_gpu` then how many each runs."""
+    and `per_gpu` then how many each runs. `side_by_side`: processes need not take turns on a GPU."""
     devices = _devices() if devices is None else devices
     gpus = [device for device in devices if device.startswith("cuda")]
     if not gpus:
@@ -144,12 +163,19 @@ def slots(workers: int | None, devices: Sequence[str] | None, per_gpu: int | Non
     visible = [given[number] if number < len(given) else str(number) for number in numbers]
     if workers:
         return [Slot("cuda", per_gpu or 1, visible[index % len(visible)]) for index in range(workers)]
-    return [Slot("cuda", replicas, each) for each in visible for replicas in _shares(per_gpu or 1)]
+    shares = _shares(per_gpu or 1, _SIDE_BY_SIDE if side_by_side else _IN_TURNS)
+    return [Slot("cuda", replicas, each) for each in visible for replicas in shares]
 
 
-def _shares(trials: int) -> list[int]:
-    """So many trials at a time, as evenly as can be over as few processes as can serve them."""
-    processes = -(-trials // _THREADS)
+def shared_gpus(places: Sequence[Slot]) -> list[str]:
+    """Those with more than one process."""
+    counts = Counter(place.visible for place in places if place.visible is not None)
+    return [gpu for gpu, count in counts.items() if count > 1]
+
+
+def _shares(trials: int, most: int) -> list[int]:
+    """So many trials at a time, as evenly as can be over as few processes as can serve them, at `most` so many each."""
+    processes = -(-trials // most)
     return [trials // processes + (number < trials % processes) for number in range(processes)]
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from steadytune.errors import SteadytuneError
 from steadytune.signals import stop_on_signals
 from steadytune.study import trial_folders
-from steadytune.study.crew import Crew, Ended, is_running, last_words, log_of, slots
+from steadytune.study.crew import Crew, Ended, Slot, is_running, last_words, log_of, shared_gpus, slots
 from steadytune.study.ledger import Ledger
+from steadytune.study.mps import side_by_side
 from steadytune.study.worker import CANNOT_GO_ON, LEASE
 
 _GLANCE = 0.05  # seconds between two looks at the workers
@@ -39,6 +40,7 @@ def run_local(
     on_tick: Callable[[], object] | None = None,
     stop: threading.Event | None = None,
     grace: float = 60.0,
+    say: Callable[[str], object] | None = None,
 ) -> bool:
     """Run all trials of a ledger. True when all have ended, False when it was asked to stop before.
 
@@ -48,10 +50,19 @@ def run_local(
     on_tick   called about once a second and before the end; may plan more trials, and then returns something true
     stop      set it to stop; without it Ctrl-C and SIGTERM do that (a second Ctrl-C does not wait for checkpoints)
     grace     seconds that workers have for their checkpoint when they are stopped
+    say       told how processes share a GPU, where they do
     """
     path = Path(ledger_path)
-    crew = Crew(path, slots(workers, devices, per_gpu), threads=threads, lease=lease, command=command)
-    with Ledger.open(path) as ledger, nullcontext(stop) if stop is not None else stop_on_signals() as stop:
+    with (
+        Ledger.open(path) as ledger,
+        nullcontext(stop) if stop is not None else stop_on_signals() as stop,
+        side_by_side(_to_share(ledger, slots(workers, devices, per_gpu, side_by_side=True))) as served,
+    ):
+        places = slots(workers, devices, per_gpu, side_by_side=bool(served))
+        if say is not None and (gpus := shared_gpus(places)):
+            how = "side by side, by NVIDIA's MPS" if served else "in turns"
+            say(f"{len(places)} processes run on {len(gpus)} GPU{'s' * (len(gpus) > 1)}, {how}.")
+        crew = Crew(path, places, threads=threads, lease=lease, command=command, served=served)
         sweep(ledger, path.parent / "trials")
         try:
             return Driver(ledger, crew, on_tick).run(stop)
@@ -59,6 +70,12 @@ def run_local(
             for ended in crew.stop_(grace):
                 with suppress(SteadytuneError):  # then its lease runs out
                     ledger.died(ended.name, "", counted=False)
+
+
+def _to_share(ledger: Ledger, places: Sequence[Slot]) -> list[str]:
+    """GPUs for which an MPS pays: not for a single trial, nor to find that all is known."""
+    counts = ledger.counts()
+    return shared_gpus(places) if counts["pending"] + counts["running"] > 1 else []
 
 
 class Driver:
@@ -100,6 +117,8 @@ class Driver:
                 self.ledger.died(ended.name, "", counted=False)
             said = ended.last_words.rpartition("\n")[2]
             raise SteadytuneError(f"A worker had to give up, and others would too. {said}")
+        if ended.code == 1:  # the GPU was lost to it, perhaps by another that shares it
+            self.crew.part_()
         if self.ledger.died(ended.name, ended.how, ended.last_words):
             return
         # It had no trial. That is bad luck, or nothing can start here: then going on would be for ever.

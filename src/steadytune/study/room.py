@@ -27,7 +27,7 @@ from steadytune.study.data import located
 from steadytune.study.estimate import parameters
 from steadytune.tasks.base import Task
 
-_OF_USE = ((50e6, 18), (200e6, 4), (500e6, 2))  # up to so many parameters, so many trials
+_OF_USE = ((50e6, 24), (200e6, 4), (500e6, 2))  # up to so many parameters, so many trials
 _FILLED = 0.8  # of the memory
 
 
