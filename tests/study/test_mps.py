@@ -155,5 +155,7 @@ def test_in_turns_where_there_is_no_mps(ledger, path, monkeypatch):
 
 def test_a_study_whose_trials_are_all_known_starts_no_daemon(ledger, path, daemon):
     log = daemon()
-    assert run_local(path, devices=["cuda"], per_gpu=24)
+    said = []
+    assert run_local(path, devices=["cuda"], per_gpu=24, say=said.append)
     assert not log.exists()
+    assert not said

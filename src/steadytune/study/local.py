@@ -56,12 +56,12 @@ def run_local(
     with (
         Ledger.open(path) as ledger,
         nullcontext(stop) if stop is not None else stop_on_signals() as stop,
-        side_by_side(_to_share(ledger, slots(workers, devices, per_gpu, side_by_side=True))) as served,
+        side_by_side(to_share := _to_share(ledger, slots(workers, devices, per_gpu, side_by_side=True))) as served,
     ):
         places = slots(workers, devices, per_gpu, side_by_side=bool(served))
-        if say is not None and (gpus := shared_gpus(places)):
+        if say is not None and to_share and shared_gpus(places):
             how = "side by side, by NVIDIA's MPS" if served else "in turns"
-            say(f"{len(places)} processes run on {len(gpus)} GPU{'s' * (len(gpus) > 1)}, {how}.")
+            say(f"{len(places)} processes run on {len(to_share)} GPU{'s' * (len(to_share) > 1)}, {how}.")
         crew = Crew(path, places, threads=threads, lease=lease, command=command, served=served)
         sweep(ledger, path.parent / "trials")
         try:

@@ -126,5 +126,6 @@ def _read(task: Task, glue: Glue, path: Path, official: int, said: list[str]) ->
     format = Format(delimiter="\t", quoted=False, header=glue.header, skip_ragged=task.name == "QQP")
     found = label_rows(task, read_rows(path, (*glue.text, glue.label), format=format), False, said)
     if len(found) != official:
-        said.append(f"{path} has {len(found):,} rows and GLUE's file {official:,}: scores on it are not GLUE scores.")
+        name = f"{path.parent.name}/{path.name}"  # not where it lies: records show this sentence
+        said.append(f"{name} has {len(found):,} rows and GLUE's file {official:,}: scores on it are not GLUE scores.")
     return found
