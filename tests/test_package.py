@@ -74,7 +74,7 @@ def test_methods_are_listed_for_people_and_machines():
 # Imports go down this list only: a file may import what stands before it, or its own folder.
 LEVELS = [
     ["errors"],
-    ["rng", "module_tree", "strict", "checkpoint", "signals"],
+    ["rng", "module_tree", "strict", "checkpoint", "signals", "packages"],
     ["layers"],
     ["kernels"],
     ["methods"],
@@ -108,3 +108,15 @@ def test_imports_go_one_way():
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("steadytune."):
                 there = node.module.split(".")[1]
                 assert there == here or level[there] < level[here], f"{file.relative_to(SOURCE)} imports {node.module}"
+
+
+def test_it_knows_its_version_without_being_installed(tmp_path):
+    """From its source alone, as on a machine without pip: records then say what they were made with."""
+    (tmp_path / "steadytune").symlink_to(SOURCE)
+    code = (
+        "import importlib.metadata as metadata; from steadytune.packages import package_versions; "
+        "print(any(metadata.distributions(name='steadytune')), *package_versions(('steadytune', 'nonsense')).values())"
+    )
+    source = {"PYTHONPATH": str(tmp_path)}  # and -S: without site-packages, where this one may be installed
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=120, env=source)
+    assert done.stdout.split() == ["False", steadytune.__version__, "unknown"], done.stderr

@@ -9,13 +9,13 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from steadytune.engine.evaluate import Predictions
+from steadytune.packages import package_versions
 from steadytune.recipe import Recipe
 from steadytune.rng import Streams
 
@@ -89,11 +89,7 @@ class RunResult:
 def versions(device: torch.device) -> dict[str, str]:
     """What the numbers may depend on besides recipe, data and streams."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
-    for name in ("steadytune", "transformers"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
+    found |= package_versions(("steadytune", "transformers"))
     found["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     found["processor"] = _processor()
     return found

@@ -9,15 +9,14 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from steadytune import __version__
 from steadytune.errors import SteadytuneError
 from steadytune.methods.base import Length, Method
+from steadytune.packages import package_versions
 from steadytune.recipe import PRESETS, Recipe, parse_method
 from steadytune.report.record import BaselineRecord, CitationRecord, FitRecord, SeedRecord, SplitRecord
 from steadytune.tasks import glue
@@ -157,13 +156,7 @@ def make_plan(data: Data, recipe: tuple[Recipe, str, str], seeds: int | Sequence
 
 
 def versions() -> dict[str, str]:
-    found = {"steadytune": __version__, "python": platform.python_version()}
-    for package in ("torch", "transformers"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # installed in some other way
-            found[package] = "unknown"
-    return found
+    return {"python": platform.python_version(), **package_versions(("steadytune", "torch", "transformers"))}
 
 
 def _finite(value: float | None) -> float | None:

@@ -14,13 +14,13 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from steadytune.errors import SteadytuneError
+from steadytune.packages import package_versions
 from steadytune.study.outcome import Run
 
 if TYPE_CHECKING:
@@ -114,13 +114,8 @@ def node_folder(study: str) -> Path:
 
 def versions() -> dict[str, str]:
     """What numbers depend on, besides Python and Ray: those two Ray compares by itself."""
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name).partition("+")[0]  # 2.13.0+cpu and 2.13.0+cu130 are the same
-        except PackageNotFoundError:
-            found[name] = "missing"
-    return found
+    found = package_versions(_PACKAGES)
+    return {name: number.partition("+")[0] for name, number in found.items()}  # 2.13.0+cpu and +cu130 are the same
 
 
 def different(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
