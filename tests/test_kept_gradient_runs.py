@@ -15,6 +15,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
 
+from quick_helpers import on_the_cpu  # noqa: E402
 from steadytune import AdamW, Mixout, PretrainedDecay, RDrop, SteadytuneError, Streams, WeightDecay  # noqa: E402
 from steadytune.engine import update as update_module  # noqa: E402
 from steadytune.engine.chunk import Chunk  # noqa: E402
@@ -22,8 +23,10 @@ from steadytune.engine.gradients import BatchGradient  # noqa: E402
 from steadytune.engine.train import train  # noqa: E402
 from steadytune.engine.update import Update  # noqa: E402
 from steadytune.kernels import adamw as adamw_kernel  # noqa: E402
-from steadytune.kernels import kept_gradients  # noqa: E402
+from steadytune.kernels import kept_gradients, linear, norm  # noqa: E402
+from steadytune.kernels.handed_on import SharedCast  # noqa: E402
 from steadytune.kernels.kept_gradients import KeptGradients  # noqa: E402
+from steadytune.kernels.kept_inputs import Source  # noqa: E402
 from steadytune.methods import mixed_layers  # noqa: E402
 from steadytune.methods.mask_pool import MaskPool  # noqa: E402
 from tiny_tasks import tiny_run  # noqa: E402
@@ -101,6 +104,36 @@ def test_settings(settings, folder, device_path, monkeypatch):
     recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=3, **settings)
     kept, dense = both(recipe, encoded, device_path, monkeypatch)
     assert_same(kept, dense, 1e-6 if "precision" not in settings else 1e-3)
+
+
+@pytest.mark.parametrize("methods", [(Mixout(p=0.5),), (Mixout(p=0.7, layers="linear", replace_dropout=False),)])
+@pytest.mark.parametrize("settings", [{}, {"micro_batches": 3}])
+def test_columns_that_are_made_again(methods, settings, folder, device_path, monkeypatch):
+    """By the norm or the GELU before a mixed layer, in their backward pass: the bits of those that are taken before."""
+    for module in (linear, norm):
+        on_the_cpu(monkeypatch, module)
+    recipe, encoded = tiny_run("classification", folder, methods=methods, steps=3, precision="bf16", **settings)
+    want, wanted = Source.want_, []
+    monkeypatch.setattr(Source, "want_", lambda self, those: wanted.append(len(those)) or want(self, those))
+    again = train(recipe, encoded, STREAMS)
+    steps = 3 * settings.get("micro_batches", 1)
+    blocks = again[1].config.num_hidden_layers
+    assert len(wanted) >= steps * blocks
+    assert set(wanted) <= {1, 3}, "a layer alone, or query, key and value"
+    monkeypatch.setattr(SharedCast, "get", lambda self, *rest: _without_source(get(self, *rest)))
+    wanted.clear()
+    taken = train(recipe, encoded, STREAMS)
+    assert not wanted
+    assert again[0].losses == taken[0].losses
+    assert again[0].grad_norms == taken[0].grad_norms
+    assert all(torch.equal(one, other) for one, other in zip(again[1].parameters(), taken[1].parameters()))
+
+
+get = SharedCast.get
+
+
+def _without_source(handed):
+    return handed._replace(source=None) if handed is not None else None
 
 
 @pytest.fixture

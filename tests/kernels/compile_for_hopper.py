@@ -22,6 +22,7 @@ from triton.runtime import driver, jit
 from adamw_slots import cases
 from steadytune.kernels import kept_gradients as kept
 from steadytune.kernels import linear, mixout_table
+from steadytune.kernels.activation_triton import gelu_gradients_triton
 from steadytune.kernels.adamw import FusedStep
 from steadytune.kernels.adamw_tables import Settings, Slot
 from steadytune.kernels.linear import CastTable
@@ -30,6 +31,7 @@ from steadytune.kernels.mixout_columns import Layer
 from steadytune.kernels.mixout_masks import Columns, draw_torch, new_rule, new_table
 from steadytune.kernels.mixout_masks_triton import draw_all_triton_, draw_triton_, overflows_triton
 from steadytune.kernels.mixout_triton import expand_triton, mix_triton_, take_triton
+from steadytune.kernels.norm import Asked
 from steadytune.kernels.norm_triton import gradients_triton, normalise_triton
 from steadytune.kernels.rdrop_rows import Terms
 from steadytune.kernels.rdrop_triton import row_losses_triton_
@@ -156,8 +158,16 @@ def plain_layers():
         for low in LOW:
             made = normalise_triton(x, gamma, beta, 1e-5, low)
             normalise_triton(x.to(low), gamma, None, 1e-5, low)
-            gradients_triton(x.to(low), x, gamma, made.mean, made.rstd, True, True)
-        gradients_triton(x, x, None, made.mean, made.rstd, True, False)
+            gradients_triton(x.to(low), x, gamma, made.mean, made.rstd, Asked(True, True))
+            normalise_triton(x.to(low), gamma, beta, 1e-5, low, x)
+            kept = [draw_torch(new_counter(1), new_rule(width, 0.7)).kept] * 3
+            rest = x, gamma, made.mean, made.rstd
+            gradients_triton(x, *rest, Asked(True, True, low), x, beta)
+            gradients_triton(x, *rest, Asked(True, True, low, kept, low), x, beta)
+            gradients_triton(x, *rest, Asked(True, True, low, kept[:1], low), x, beta)
+            h = torch.randn(64, width).to(low)
+            gelu_gradients_triton(h, h, kept[0])
+        gradients_triton(x, x, None, made.mean, made.rstd, Asked(True, False))
     for dtype in TYPES:
         move_rows_triton(torch.randn(64, 384).to(dtype), torch.arange(64))
 

@@ -9,7 +9,7 @@ import weakref
 import pytest
 import torch
 
-from steadytune.kernels.handed_on import Jointly, SharedCast, is_plain
+from steadytune.kernels.handed_on import Handed, Jointly, SharedCast, is_plain
 
 LOW = torch.bfloat16
 
@@ -17,7 +17,7 @@ LOW = torch.bfloat16
 def test_another_tensor_type_or_value_is_not_taken():
     cast, x = SharedCast(), torch.randn(2, 3)
     assert cast.get(x, LOW) is None
-    low = x.to(LOW)
+    low = Handed(x.to(LOW))
     cast.put_(x, low)
     assert cast.get(x, LOW) is low
     assert cast.get(x.clone(), LOW) is None
@@ -88,9 +88,9 @@ def test_threads_that_run_one_model_get_their_own():
     def work(number):
         for round_ in range(200):
             x = torch.full((4,), float(1000 * number + round_))
-            cast.put_(x, x.to(torch.float64))
+            cast.put_(x, Handed(x.to(torch.float64)))
             found = cast.get(x, torch.float64)
-            if found is not None and not torch.equal(found, x.double()):
+            if found is not None and not torch.equal(found.rows, x.double()):
                 wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]

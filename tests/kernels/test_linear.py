@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from steadytune.kernels import linear
+from steadytune.kernels.handed_on import Handed
 from steadytune.kernels.linear import CastTable, column_sum, quick_linear, quick_linears
 
 LOW = {torch.bfloat16: 2e-2, torch.float16: 2e-3}  # and the tolerance of a relative error
@@ -120,7 +121,7 @@ def test_a_cast_that_is_known_is_not_made_again():
     x, w, b = tensors((4, 3, 5), 2)
     known = torch.full((4, 3, 5), 2.0, dtype=torch.bfloat16)  # not x's: to see whose is read
     low = [w.detach().bfloat16(), b.detach().bfloat16()]
-    assert torch.equal(quick_linear(x, w, b, *low, known), quick_linear(known.float(), w, b, *low))
+    assert torch.equal(quick_linear(x, w, b, *low, Handed(known)), quick_linear(known.float(), w, b, *low))
 
 
 @pytest.mark.parametrize("dtype", list(LOW))

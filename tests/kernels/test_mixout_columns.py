@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 
 from steadytune.kernels import mixout_columns, products
+from steadytune.kernels.handed_on import Handed
 from steadytune.kernels.mixout import mixed_linear
 from steadytune.kernels.mixout_columns import Layer, column_linear, column_linears
 from steadytune.kernels.mixout_masks import draw, new_rule
@@ -85,7 +86,7 @@ def test_the_input_may_be_there_in_the_low_type_already(monkeypatch):
     layers = [Layer(w, b, target, draw(new_counter(key), new_rule(96, 0.7))) for key in range(2)]
     low = x.detach().to(torch.bfloat16).view(-1, 96)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = [column_linears(x, layers, 0.7, 1.0, True, low_x) for low_x in (None, low)]
+        found = [column_linears(x, layers, 0.7, 1.0, True, given) for given in (None, Handed(low))]
     assert taken == [torch.float32] + [torch.bfloat16] * 3
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)

@@ -12,7 +12,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
 
 from steadytune.kernels import norm, norm_triton  # noqa: E402
-from steadytune.kernels.norm import WIDEST, gradients_torch, normalise_torch, quick_norm  # noqa: E402
+from steadytune.kernels.kept_inputs import columns_of  # noqa: E402
+from steadytune.kernels.norm import WIDEST, Asked, gradients_torch, normalise_torch, quick_norm  # noqa: E402
 from steadytune.kernels.norm_triton import PARTS, cut, gradients_triton, normalise_triton, tile  # noqa: E402
 
 EPS = 1e-5
@@ -44,16 +45,16 @@ def test_forward_and_backward_are_those_of_the_reference(shape, low, monkeypatch
     x, gamma, beta, g = torch.randn(shape), torch.randn(shape[-1]), torch.randn(shape[-1]), torch.randn(shape)
     found = normalise_triton(x, gamma, beta, EPS, low)
     exact = normalise_torch(x.double(), gamma.double(), beta.double(), EPS, low)
-    assert [each.dtype for each in found] == [torch.float32, low, torch.float32, torch.float32]
-    for one, other, bound in zip(found, exact, (1e-5, LOW[low], 1e-6, 1e-5), strict=True):
+    assert [each.dtype for each in found] == [torch.float32, low, *[torch.float32] * 3]
+    for one, other, bound in zip(found[:4], exact[:4], (1e-5, LOW[low], 1e-6, 1e-5), strict=True):
         close(one, other, bound)
-    grads = gradients_triton(g, x, gamma, found.mean, found.rstd, True, True)
-    expected = gradients_torch(g.double(), x.double(), gamma.double(), exact.mean, exact.rstd, True, True)
-    for one, other in zip(grads, expected, strict=True):
+    grads = gradients_triton(g, x, gamma, found.mean, found.rstd, Asked(True, True))
+    expected = gradients_torch(g.double(), x.double(), gamma.double(), exact.mean, exact.rstd, Asked(True, True))
+    for one, other in zip(grads[:3], expected[:3], strict=True):
         assert one.dtype == torch.float32
         close(one, other, 3e-5)
-    again = gradients_triton(g, x, gamma, found.mean, found.rstd, True, True)
-    assert all(torch.equal(one, other) for one, other in zip(grads, again))
+    again = gradients_triton(g, x, gamma, found.mean, found.rstd, Asked(True, True))
+    assert all(torch.equal(one, other) for one, other in zip(grads[:3], again))
 
 
 @pytest.mark.parametrize("fed", list(LOW))
@@ -63,11 +64,59 @@ def test_inputs_and_gradients_in_low_types(fed):
     exact = normalise_torch(x.double(), gamma.double(), None, EPS, torch.float16)
     assert found.z.dtype == torch.float32
     close(found.z, exact.z, 1e-6)
-    grads = gradients_triton(g, x, gamma, found.mean, found.rstd, True, True)
-    expected = gradients_torch(g.double(), x.double(), gamma.double(), exact.mean, exact.rstd, True, True)
-    assert [each.dtype for each in grads] == [fed, torch.float32, torch.float32]
-    for one, other, bound in zip(grads, expected, (LOW[fed], 1e-6, 1e-6), strict=True):
+    grads = gradients_triton(g, x, gamma, found.mean, found.rstd, Asked(True, True))
+    expected = gradients_torch(g.double(), x.double(), gamma.double(), exact.mean, exact.rstd, Asked(True, True))
+    assert [each.dtype for each in grads[:3]] == [fed, torch.float32, torch.float32]
+    for one, other, bound in zip(grads[:3], expected[:3], (LOW[fed], 1e-6, 1e-6), strict=True):
         close(one, other, bound)
+
+
+@pytest.mark.parametrize("fed", [torch.float32, *LOW])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 130), (3, 5, 33), (200,), (2, 1100)])
+def test_a_sum_and_two_gradients(shape, fed, monkeypatch):
+    """Bit for bit those of two passes; the cast of dx besides."""
+    monkeypatch.setattr(norm_triton, "PARTS", 2)
+    h, r, gamma, beta = torch.randn(shape).to(fed), torch.randn(shape), torch.randn(shape[-1]), torch.randn(shape[-1])
+    found = normalise_triton(h, gamma, beta, EPS, torch.float16, r)
+    alone = normalise_triton(h + r, gamma, beta, EPS, torch.float16)
+    assert torch.equal(found.x, h + r)
+    assert all(torch.equal(one, other) for one, other in zip(found, alone, strict=True))
+    g, other, rest = torch.randn(shape), torch.randn(shape).half(), (found.x, gamma, found.mean, found.rstd)
+    grads = gradients_triton(g, *rest, Asked(True, True, torch.float16), other)
+    expected = gradients_triton(g + other, *rest, Asked(True, True))
+    assert all(torch.equal(one, other) for one, other in zip(grads[:3], expected))
+    assert torch.equal(grads.low, expected.x.half())
+    only = gradients_triton(g, *rest, Asked(False, False, torch.float16), other)
+    assert torch.equal(only.low, grads.low)
+    assert only.x is only.gamma is None
+
+
+def lists(columns, count, length):
+    """Of kept columns: ascending, then -1; the last of them full."""
+    made = torch.full((count, length), -1, dtype=torch.int32)
+    for number, row in enumerate(made):
+        some = min(length - 1 if number < count - 1 else length, columns, 1 + 5 * number)
+        row[:some] = torch.randperm(columns)[:some].sort().values
+    return list(made)
+
+
+@pytest.mark.parametrize("has_weights", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_kept_columns_of_the_output(count, has_weights, monkeypatch):
+    monkeypatch.setattr(norm_triton, "PARTS", 2)
+    x, g = torch.randn(37, 70), torch.randn(37, 70)
+    gamma, beta = (torch.randn(70), torch.randn(70)) if has_weights else (None, None)
+    found = normalise_triton(x, gamma, beta, EPS, torch.float16)
+    slots = lists(70, count, 24) + lists(70, 1, 16)
+    for asked in (Asked(True, True, None, slots, torch.float16), Asked(False, False, None, slots, torch.float16)):
+        made = gradients_triton(g, x, gamma, found.mean, found.rstd, asked, None, beta)
+        for kept, each in zip(made.kept, slots, strict=True):
+            assert torch.equal(kept, columns_of(found.low, each))
+        expected = gradients_triton(g, x, gamma, found.mean, found.rstd, Asked(asked.x, asked.sums))
+        assert all(one is other or torch.equal(one, other) for one, other in zip(made[:3], expected))
+    reference = gradients_torch(g, x, gamma, found.mean, found.rstd, asked, None, beta)
+    for one, other in zip(made.kept, reference.kept, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("asked", [(True, False), (False, True), (False, False)])
@@ -80,10 +129,10 @@ def test_what_is_not_there_and_what_is_not_asked_for(has_gamma, asked):
         normalise_torch(x, gamma, beta, EPS, torch.half),
     )
     torch.testing.assert_close(found.z, exact.z)
-    grads = gradients_triton(g, x, gamma, found.mean, found.rstd, *asked)
-    expected = gradients_torch(g, x, gamma, exact.mean, exact.rstd, *asked)
-    assert [each is not None for each in grads] == [asked[0], asked[1], asked[1]]
-    for one, other in zip(grads, expected):
+    grads = gradients_triton(g, x, gamma, found.mean, found.rstd, Asked(*asked))
+    expected = gradients_torch(g, x, gamma, exact.mean, exact.rstd, Asked(*asked))
+    assert [each is not None for each in grads[:4]] == [asked[0], asked[1], asked[1], False]
+    for one, other in zip(grads[:3], expected):
         if other is not None:
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
@@ -100,7 +149,7 @@ def test_a_row_that_is_not_finite_stays_alone():
     x = torch.randn(4, 6)
     x[2, 3] = torch.inf
     found = normalise_triton(x, None, None, EPS, torch.float16)
-    grads = gradients_triton(torch.randn(4, 6), x, None, found.mean, found.rstd, True, True)
+    grads = gradients_triton(torch.randn(4, 6), x, None, found.mean, found.rstd, Asked(True, True))
     for each in (found.z, grads.x):
         assert each[2].isnan().all()
         assert each[[0, 1, 3]].isfinite().all()
@@ -112,12 +161,12 @@ def test_the_whole_function(monkeypatch):
     g, found = torch.randn(3, 18, 7).transpose(1, 2), []
     for has_triton in (False, True):
         monkeypatch.setattr(norm, "_HAS_TRITON", has_triton)
-        z, low = quick_norm(x, gamma, beta, EPS, torch.float16)
+        z, (low, *_) = quick_norm(x, gamma, beta, EPS, torch.float16)
         found.append([z, low, *torch.autograd.grad(z, [x, gamma, beta], g)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
     empty = torch.randn(0, 18, requires_grad=True)
-    z, low = quick_norm(empty, gamma, beta, EPS, torch.float16)
+    z, (low, *_) = quick_norm(empty, gamma, beta, EPS, torch.float16)
     z.sum().backward()
     assert low.shape == empty.grad.shape == (0, 18)
     assert torch.equal(gamma.grad, torch.zeros(18))

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from steadytune.engine.quick_layer import QuickLayer, give_back_class_
 from steadytune.errors import SteadytuneError
-from steadytune.kernels.handed_on import Jointly, SharedCast
+from steadytune.kernels.handed_on import Handed, Jointly, SharedCast
 from steadytune.kernels.linear import LOW_TYPES, CastTable, is_served, quick_linear, quick_linears
 from steadytune.layers import find_layers
 
@@ -79,7 +79,7 @@ class QuickLinear(QuickLayer, nn.Linear):
         if together is not None and (found := together.output(self, x, lambda: together.of_all(x))) is not None:
             return found
         low_bias = self.quick_bias.low if self.quick_bias is not None else None
-        return quick_linear(x, self.weight, self.bias, self.quick_weight.low, low_bias, self.low_input(x))
+        return quick_linear(x, self.weight, self.bias, self.quick_weight.low, low_bias, self.given(x))
 
     def is_quick_for(self, x: Tensor) -> bool:
         if self.quick_weight is None or x.device != self.quick_weight.low.device:
@@ -90,8 +90,8 @@ class QuickLinear(QuickLayer, nn.Linear):
             return self.bias is None and self.quick_bias is None
         return self.quick_bias.is_fresh(self.bias)
 
-    def low_input(self, x: Tensor) -> Tensor | None:
-        """x in the low type, if the layer before has left it."""
+    def given(self, x: Tensor) -> Handed | None:
+        """x as the layer before has left it in the low type, if it has."""
         if self.quick_inputs is None or self.quick_weight is None:
             return None
         return self.quick_inputs.get(x, self.quick_weight.low.dtype)
@@ -108,7 +108,7 @@ class Together(Jointly):
         if not all(each.is_quick_for(x) for each in self.layers):
             return None
         weights, biases = [each.weight for each in self.layers], [each.bias for each in self.layers]
-        return quick_linears(x, weights, biases, self._low_weight, self._low_bias, self.layers[0].low_input(x))
+        return quick_linears(x, weights, biases, self._low_weight, self._low_bias, self.layers[0].given(x))
 
 
 class WeightCasts:

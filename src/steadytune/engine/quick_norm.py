@@ -9,11 +9,14 @@
 A layer's class is exchanged (quick_layer.py). Only modules whose class is `nn.LayerNorm` itself are taken, over one
 dimension, with float32 weights or none.
 
-**The low copy.** One kernel writes the output z in float32, as autocast's layer norm does, and in autocast's type. The
-second is left in `produced`, which is one for the whole model. A layer that is given that very tensor next, unchanged
-and on the same stream, takes it from there (`SharedCast.get`) instead of casting z; as rows, [N, D]. It has no gradient
-of its own: whoever takes it is to return the gradient of z. It is held until z is gone or the next norm has run. Where
-another tensor comes next, as behind dropout, nobody takes it.
+**What it leaves.** One kernel writes the output z in float32, as autocast's layer norm does, and in autocast's type.
+The second is left in `produced`, which is one for the whole model, with another door to z (kernels/handed_on.py). A layer
+that is given that very tensor next, unchanged and on the same stream, takes it from there (`SharedCast.get`) instead of
+casting z; as rows, [N, D]. It has no gradient of its own: whoever takes it is to return the gradient of z, through the
+door, so that the norm's backward pass adds it to that of z. It is held until z is gone or the next layer leaves
+something. Where another tensor comes next, as behind dropout, nobody takes it.
+
+**Sums.** `norm(h, r)` is the norm of h + r, in one pass: how a residual connection ends (quick_residual.py).
 
 The plain layer runs in eval mode, outside autocast or under another type of it, in inference mode, under torch.func,
 while torch.compile traces, for inputs of other types than float32, bfloat16 and float16, and in a copy of the model.
@@ -27,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.engine.quick_layer import QuickLayer, give_back_class_
-from steadytune.kernels.handed_on import SharedCast
+from steadytune.kernels.handed_on import SharedCast, is_plain
 from steadytune.kernels.norm import LOW_TYPES, WIDEST, is_served, quick_norm
 
 
@@ -37,13 +40,20 @@ class QuickNorm(QuickLayer, nn.LayerNorm):
     quick_dtype: torch.dtype | None = None  # of autocast
     quick_produced: SharedCast | None = None  # where the low copy is left
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         if torch.compiler.is_compiling() or self.quick_dtype is None or not self._is_quick_for(x):
-            return super().forward(x)
-        z, low = quick_norm(x, self.weight, self.bias, self.eps, self.quick_dtype)
+            return super().forward(x if residual is None else x + residual)
+        if residual is not None and not self._is_summed_with(x, residual):
+            x, residual = x + residual, None
+        z, handed = quick_norm(x, self.weight, self.bias, self.eps, self.quick_dtype, residual)
         if self.quick_produced is not None:
-            self.quick_produced.put_(z, low)  # this very z: a reader is told by its identity
+            self.quick_produced.put_(z, handed)  # this very z: a reader is told by its identity
         return z
+
+    def _is_summed_with(self, x: Tensor, residual: Tensor) -> bool:
+        """Whether torch would make the sum in float32, without spreading one over the other."""
+        alike = residual.shape == x.shape and residual.device == x.device
+        return alike and residual.dtype == torch.float32 and is_plain(residual)
 
     def _is_quick_for(self, x: Tensor) -> bool:
         if self.quick_dtype is None or not is_served(x.device.type) or not self.trains_on(x, self.quick_dtype):

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from steadytune.kernels.kept_inputs import Source
+
 
 class _Held(NamedTuple):
     source: weakref.ref[Tensor]
@@ -72,12 +74,21 @@ class Jointly(HandedOn):
         return made[0]
 
 
-class SharedCast(HandedOn):
-    """A tensor's cast to another type."""
+class Handed(NamedTuple):
+    """X, as the layer that made it leaves it for those that read it next."""
 
-    def get(self, x: Tensor, dtype: torch.dtype) -> Tensor | None:
-        low = self.of(x)
-        return low if low is not None and low.dtype == dtype else None
+    rows: Tensor  # X in autocast's type, [N, D], without a gradient of its own
+    door: Tensor | None = None  # X again: what is given back through it reaches its maker apart from X's own gradient
+    source: Source | None = None  # who can make columns of X again in the backward pass
+    made_of: tuple[Tensor | None, ...] = ()  # what the source makes them of
+
+
+class SharedCast(HandedOn):
+    """A tensor as `Handed`, in one type."""
+
+    def get(self, x: Tensor, dtype: torch.dtype) -> Handed | None:
+        handed: Handed | None = self.of(x)
+        return handed if handed is not None and handed.rows.dtype == dtype else None
 
 
 def is_plain(x: Tensor) -> bool:

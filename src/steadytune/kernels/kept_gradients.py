@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from steadytune.errors import SteadytuneError
 from steadytune.kernels.mixout_masks import Columns, has_kernels, spread
 
 DEVICES = {"cuda"}  # where a run's gradients are kept so; tests add the CPU, in plain torch
@@ -47,6 +48,7 @@ class KeptGradient:
         self.values, self.columns, self.factor = values, columns, factor
         self.adds = False  # whether the next product is added to what is there
         self.is_written = False  # by a backward pass: a layer that the loss does not depend on has no gradient
+        self.is_awaited = False  # its product waits for the layer before (kept_inputs.py)
 
     @torch.no_grad()
     def take_(self, part: Tensor) -> None:
@@ -114,6 +116,11 @@ class KeptGradients:
     @torch.no_grad()
     def finish_(self) -> None:
         """After the last chunk of a step: the biases' gradients, to `bias.grad`, and G without their column."""
+        if any(gradient.is_awaited for gradient in self.of.values()):
+            raise SteadytuneError(
+                "Mixout: a backward pass ended before it came to the layer before a mixed one, whose gradient is made "
+                "there. Ask for the gradients of all parameters at once, as the engine does."
+            )
         for bias, (gradient, own) in self._biases.items():
             if gradient.is_written and bias.grad is not own:
                 bias.grad = own

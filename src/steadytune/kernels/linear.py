@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from steadytune.kernels.handed_on import Handed
 from steadytune.kernels.products import product
 
 DEVICES = {"cuda"}  # where layers may run so
@@ -153,13 +154,13 @@ def quick_linear(
     bias: Tensor | None,
     low_weight: Tensor,
     low_bias: Tensor | None,
-    low_x: Tensor | None = None,
+    given: Handed | None = None,
 ) -> Tensor:
     """x @ weight.T + bias in the type of `low_weight`, which with `low_bias` is the cast of weight and bias.
 
-    `low_x` is x in that type, where it is known already. A second derivative is refused.
+    `given` is x as the layer before has left it in that type, if it has. A second derivative is refused.
     """
-    return _QuickLinears.apply(x, _rows(x, low_weight.dtype, low_x), low_weight, low_bias, 1, weight, bias)
+    return quick_linears(x, [weight], [bias], low_weight, low_bias, given)[0]
 
 
 def quick_linears(
@@ -168,17 +169,19 @@ def quick_linears(
     biases: Sequence[Tensor | None],
     low_weight: Tensor,
     low_bias: Tensor | None,
-    low_x: Tensor | None = None,
+    given: Handed | None = None,
 ) -> tuple[Tensor, ...]:
     """`quick_linear` of several layers; `low_weight` and `low_bias` are the casts of all, one behind the other."""
-    rows = _rows(x, low_weight.dtype, low_x)
-    return _QuickLinears.apply(x, rows, low_weight, low_bias, len(weights), *weights, *biases)
+    rows = _rows(x, low_weight.dtype, given)
+    x = x if given is None or given.door is None else given.door
+    made = _QuickLinears.apply(x, rows, low_weight, low_bias, len(weights), *weights, *biases)
+    return made if len(weights) > 1 else (made,)
 
 
 @torch.no_grad()
-def _rows(x: Tensor, dtype: torch.dtype, low: Tensor | None) -> Tensor:
+def _rows(x: Tensor, dtype: torch.dtype, given: Handed | None) -> Tensor:
     """x in `dtype`, as rows."""
-    return (x if low is None else low).detach().reshape(-1, x.shape[-1]).to(dtype)
+    return (x if given is None else given.rows).detach().reshape(-1, x.shape[-1]).to(dtype)
 
 
 def column_sum(rows: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ The three passes are here in plain torch, as reference and fallback; mixout_trit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +36,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from steadytune.kernels.handed_on import Handed
 from steadytune.kernels.kept_gradients import KeptGradient
+from steadytune.kernels.kept_inputs import Wanted, columns_of, multiply_again_
 from steadytune.kernels.mixout_masks import Columns, has_kernels, spread
 from steadytune.kernels.products import product, weight_product, weight_product_
 
@@ -80,6 +83,7 @@ class _ColumnLinears(torch.autograd.Function):
         layers: list[Layer],
         made: tuple[Tensor, Tensor | None] | None,
         form: Form,
+        given: Handed | None,  # with a source: `inputs` are then None, and made again by it
         *parameters: Tensor | None,  # weights, then biases
     ) -> Tensor | tuple[Tensor, ...]:
         mixed, low_bias = _mix_all(layers, form) if made is None else made
@@ -89,7 +93,9 @@ class _ColumnLinears(torch.autograd.Function):
             *inputs,
             *(each for layer in layers for each in layer.columns),
             *(each for layer in layers for each in ((layer.weight, layer.target) if remade else (None, None))),
+            *(given.made_of if given is not None else ()),
         )
+        ctx.source = given.source if given is not None else None
         ctx.form, ctx.x_shape, ctx.x_dtype, ctx.w_dtype = form, x.shape, x.dtype, layers[0].weight.dtype
         ctx.b_dtype = layers[0].bias.dtype if layers[0].bias is not None else None
         ctx.widths = [len(layer.weight) for layer in layers]
@@ -104,7 +110,7 @@ class _ColumnLinears(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         form, widths, count = ctx.form, ctx.widths, len(ctx.widths)
         mixed, *saved = ctx.saved_tensors  # once: gradient checkpointing gives them out once
-        inputs, masks, sources = saved[:count], saved[count : 3 * count], saved[3 * count :]
+        inputs, masks, sources, made_of = (saved[a:b] for a, b in pairwise((0, count, 3 * count, 5 * count, None)))
         columns = [Columns(*masks[2 * n : 2 * n + 2]) for n in range(count)]
         parts = [grad.reshape(-1, grad.shape[-1]) for grad in grads]
         rows = parts[0] if count == 1 else torch.cat(parts, 1)
@@ -114,13 +120,17 @@ class _ColumnLinears(torch.autograd.Function):
                 layers = [Layer(sources[2 * n], None, sources[2 * n + 1], columns[n]) for n in range(count)]
                 mixed, _ = _mix_all(layers, form)
             grad_x = product(rows, mixed, ctx.x_dtype).view(ctx.x_shape)
-        asked = ctx.needs_input_grad[6:]
+        asked = ctx.needs_input_grad[7:]
         grad_weights: list[Tensor | None] = [None] * count
         grad_biases: list[Tensor | None] = [None] * count
+        wanted = []
         for n, own in enumerate(rows.split(widths, 1)):
             kept = ctx.kept[n]
             if asked[n] and kept is not None:
-                weight_product_(kept, own, inputs[n])
+                if ctx.source is None:
+                    weight_product_(kept, own, inputs[n])
+                else:
+                    wanted.append(Wanted(kept, own))
                 continue
             if asked[n]:
                 b_dtype = ctx.b_dtype if asked[count + n] and form.kept_only else None
@@ -129,7 +139,11 @@ class _ColumnLinears(torch.autograd.Function):
                 grad_weights[n], grad_biases[n] = made
             if asked[count + n] and grad_biases[n] is None:
                 grad_biases[n] = own.sum(0, dtype=ctx.b_dtype)
-        return grad_x, None, None, None, None, None, *grad_weights, *grad_biases
+        if wanted and grad_x is not None:
+            ctx.source.want_(wanted)
+        elif wanted:
+            multiply_again_(ctx.source, made_of, wanted)
+        return grad_x, None, None, None, None, None, None, *grad_weights, *grad_biases
 
 
 def column_linear(
@@ -141,14 +155,14 @@ def column_linear(
     p: float,
     grad_scale: float,
     kept_only: bool = False,
-    low_x: Tensor | None = None,
+    given: Handed | None = None,
     made: tuple[Tensor, Tensor | None] | None = None,
 ) -> Tensor:
     """x @ W'.T + bias for the mask `columns`, in autocast's type where autocast is on.
 
-    `low_x` is x in that type, as rows, and `made` W' and the bias, where they are known already.
+    `given` is x as the layer before has left it, in that type, and `made` W' and the bias, where they are there.
     """
-    return column_linears(x, [Layer(weight, bias, target, columns)], p, grad_scale, kept_only, low_x, made)[0]
+    return column_linears(x, [Layer(weight, bias, target, columns)], p, grad_scale, kept_only, given, made)[0]
 
 
 def column_linears(
@@ -157,22 +171,25 @@ def column_linears(
     p: float,
     grad_scale: float,
     kept_only: bool = False,
-    low_x: Tensor | None = None,
+    given: Handed | None = None,
     made: tuple[Tensor, Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
     """`column_linear` of several layers that read the same x. Either all of them have a bias or none has."""
     dtype = product_type(x)
     form = Form(p, grad_scale, kept_only, dtype)
-    low = x.detach().reshape(-1, x.shape[-1]) if low_x is None else low_x
+    low = x.detach().reshape(-1, x.shape[-1]) if given is None else given.rows
+    x = x if given is None or given.door is None else given.door
     inputs: list[Tensor | None] = []
     grad_enabled = torch.is_grad_enabled()
+    again = given is not None and given.source is not None and grad_enabled and x.requires_grad and kept_only
+    again = again and all(layer.kept is not None and layer.weight.requires_grad for layer in layers)
     with torch.no_grad():
         for layer in layers:
-            trains = grad_enabled and layer.weight.requires_grad
+            trains = grad_enabled and layer.weight.requires_grad and not again
             low, taken = take(low, layer.columns.kept if trains and kept_only else None, dtype)
             inputs.append((taken if kept_only else low) if trains else None)
     parameters = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
-    outputs = _ColumnLinears.apply(x, low, inputs, list(layers), made, form, *parameters)
+    outputs = _ColumnLinears.apply(x, low, inputs, list(layers), made, form, given if again else None, *parameters)
     return outputs if len(layers) > 1 else (outputs,)
 
 
@@ -259,11 +276,7 @@ def mix_torch_(
 def take_torch(rows: Tensor, kept: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """`take` in plain torch."""
     low = rows.to(dtype)
-    if kept is None:
-        return low, None
-    taken = low.index_select(1, kept.clamp(min=0)).masked_fill_(kept < 0, 0.0)
-    taken[:, -1:].masked_fill_(kept[-1:] < 0, 1.0)
-    return low, taken
+    return low, None if kept is None else columns_of(low, kept)
 
 
 def expand_torch(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from steadytune.errors import SteadytuneError
+from steadytune.kernels.handed_on import Handed
 from steadytune.kernels.kept_gradients import KeptGradient
 from steadytune.kernels.mixout import mixed_linear
 from steadytune.kernels.mixout_columns import Layer, column_linears, product_type
@@ -58,7 +59,7 @@ class MixedLinear(Mixed, nn.Linear):
             found = jointly.output(self, x, lambda: self._of_all(x, jointly, form))
         own = self.layer_of(self.columns())  # also where the output is there: this is the layer's call
         if found is None:
-            (found,) = column_linears(x, [own], *form, self._low_input(x), _ready(self.mix_made, [own], x))
+            (found,) = column_linears(x, [own], *form, self._given(x), _ready(self.mix_made, [own], x))
         return found
 
     def _of_all(self, x: Tensor, jointly: JointlyMixed, form: tuple[float, float, bool]) -> Sequence[Tensor] | None:
@@ -66,7 +67,7 @@ class MixedLinear(Mixed, nn.Linear):
         if any(each.mix_drawn is None or not each._is_mixing() or not self._is_like(each) for each in layers):
             return None
         parts = [each.layer_of(each.mix_drawn) for each in layers]
-        return column_linears(x, parts, *form, self._low_input(x), _ready(jointly.made, parts, x))
+        return column_linears(x, parts, *form, self._given(x), _ready(jointly.made, parts, x))
 
     def layer_of(self, columns: Columns) -> Layer:
         """With the mask of a call."""
@@ -88,8 +89,8 @@ class MixedLinear(Mixed, nn.Linear):
         )
         return mine == its
 
-    def _low_input(self, x: Tensor) -> Tensor | None:
-        """x in autocast's type, as rows, if the layer before has left it."""
+    def _given(self, x: Tensor) -> Handed | None:
+        """x as the layer before has left it in autocast's type, if it has."""
         return None if self.mix_inputs is None else self.mix_inputs.get(x, product_type(x))
 
 
