@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,9 @@ def engine(recipe: Recipe, encoded: Encoded, device: str, clock: Clock, **option
     train(recipe, encoded, STREAMS, device=device, progress=lambda _: clock.step_done(), **options)
 
 
-def measure(name: str, device: str, rounds: int, steps: int, bench: Bench) -> dict[str, Any]:
+def measure(
+    name: str, device: str, rounds: int, steps: int, bench: Bench, only: Sequence[str] = ("",)
+) -> dict[str, Any]:
     cuda = device == "cuda"
     with tempfile.TemporaryDirectory() as place:
         tokens_from = model_directory(Path(place) / "tokens")
@@ -98,6 +100,7 @@ def measure(name: str, device: str, rounds: int, steps: int, bench: Bench) -> di
             "engine, not cut": lambda clock: engine(recipe, encoded, device, clock, bucket=False),
             "engine, no graphs": lambda clock: engine(recipe, encoded, device, clock, graphs=False),
         }
+        loops = {each: loop for each, loop in loops.items() if any(each.startswith(some) for some in only)}
         seconds: dict[str, list[float]] = {each: [] for each in loops}
         for number in range(rounds + 1):
             for each, loop in loops.items():
@@ -133,13 +136,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--models", nargs="+", default=["6x384", "base", "large"], choices=SHAPES)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--loops", nargs="+", default=[""], help="whose names begin so; trainer must be one")
     parser.add_argument("--steps", type=int, default=60, help="timed steps of each loop in a round")
     options = parser.parse_args()
     print(machine())
     bench = Bench(options.device, 3, eager=False)
     result: dict[str, Any] = {"machine": machine()}
     for name in options.models:
-        result |= measure(name, options.device, options.rounds, options.steps, bench)
+        result |= measure(name, options.device, options.rounds, options.steps, bench, options.loops)
     print("\nIn the way of the floor: short kernels (each costs some microseconds however little it does), elementwise")
     print("work between the matrix products, padding inside chunks, casts of the weights to bf16 for every chunk.")
     finish(result, options.json)

@@ -5,11 +5,12 @@
 A step is forward, backward, clipping and fused AdamW, replayed from one CUDA graph, as the engine does it: plain layers
 of every variant are its quick ones (engine/quick.py). Variants, interleaved in one process: dropout(0.1), and the same
 with torch's own layers; this library's mixout on every linear layer with the masks of all layers drawn at once and the
-weight gradient of kept columns only, which stays where it is written (kernels/kept_gradients.py); the same with that
-gradient expanded to a dense one, for optimisers that read no other; with the dense product, which a step takes when a
-mask does not fit; and the public form, a lerp per layer that autograd differentiates. Mixed weights are made all at
-once before the step, as in the engine, or by each layer. Peak memory is that of a whole eager step, with weights,
-gradients, moments and targets.
+weight gradient of kept columns only, which stays where it is written (kernels/kept_gradients.py), and those columns
+made again in the backward pass of the layer before (kept_inputs.py); the same with columns that are taken in the
+forward pass and kept; with that gradient expanded to a dense one, for optimisers that read no other; with the dense
+product, which a step takes when a mask does not fit; and the public form, a lerp per layer that autograd
+differentiates. "Sums apart": residual sums, and those of their gradients, as passes of their own
+(engine/quick_residual.py). Peak memory is that of a whole eager step, with weights, gradients, moments and targets.
 
 The floor is by operation count: forward, input gradient and weight gradient cost the same, and mixout needs a fraction
 1 - p of the last one; in milliseconds, the matrix products of all layers at the measured rate and the optimiser's 28
@@ -23,7 +24,7 @@ from __future__ import annotations
 import argparse
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 from unittest import mock
@@ -42,9 +43,11 @@ from steadytune import AdamW, Mixout, apply_
 from steadytune.engine.quick import quicken_
 from steadytune.engine.quick_embedding import unquicken_embeddings_
 from steadytune.engine.quick_linear import WeightCasts
+from steadytune.engine.quick_residual import unquicken_residuals_
+from steadytune.kernels.handed_on import Handed, SharedCast
 from steadytune.kernels.kept_gradients import KeptGradients
 from steadytune.methods import mixed_layers
-from steadytune.methods.mask_pool import MaskPool, use_kept_columns_
+from steadytune.methods.mask_pool import MaskPool, column_layers, use_kept_columns_
 from steadytune.methods.mixout import select_layers
 
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
@@ -81,6 +84,17 @@ def public(bench: Bench, sizes: dict[str, int], p: float) -> nn.Module:
     return model
 
 
+class Taken(SharedCast):
+    """What layers hand on, without who can make it again."""
+
+    def __init__(self, handed: SharedCast) -> None:
+        self.handed = handed
+
+    def get(self, x: Tensor, dtype: torch.dtype) -> Handed | None:
+        found = self.handed.get(x, dtype)
+        return found and found._replace(source=None)
+
+
 class Training:
     """Whole steps of one variant."""
 
@@ -96,16 +110,18 @@ class Training:
         self.kept: KeptGradients | None = None
         self.casts: WeightCasts | None = None
 
-    def quick(self) -> Training:
-        """After methods, as in the engine."""
+    def quick(self, sums: bool = True) -> Training:
+        """After methods, as in the engine; without `sums`, those of residual connections are torch's."""
         self.casts = quicken_(self.model, self.bench.dtype)
         unquicken_embeddings_(self.model)  # on a CPU they write their gradient themselves; here it is gathered
+        if not sums:
+            unquicken_residuals_(self.model)
         return self
 
-    def with_masks(self, p: float, gradient: str = "kept", beforehand: bool = True) -> Training:
-        """`gradient` is "kept", "expanded" or "dense"; `beforehand`, as in the engine, makes all W' before the step."""
+    def with_masks(self, p: float, gradient: str = "kept", again: bool = True) -> Training:
+        """`gradient` is "kept", "expanded" or "dense"; `again`, as in the engine, makes kept columns again."""
         apply_(self.model, Mixout(p=p, layers="linear"))
-        self.pool = MaskPool(self.model, self.bench.dtype if beforehand else None)
+        self.pool = MaskPool(self.model, self.bench.dtype)
         if bool(self.pool.forecast(2000).any()):  # more calls than a run makes
             raise SystemExit("A mask of this run would not fit its capacity: set another seed in `build`.")
         use_kept_columns_(self.model, gradient != "dense")
@@ -116,7 +132,10 @@ class Training:
             if self.kept is None:
                 raise SystemExit("No layer's gradient can be kept: " + why_not([next(self.model.parameters())]))
             self.optimizer.read_kept_(self.kept.of)
-        return self.quick()
+        self.quick()
+        for layer in column_layers(self.model).values():
+            layer.mix_inputs = layer.mix_inputs if again or layer.mix_inputs is None else Taken(layer.mix_inputs)
+        return self
 
     def step(self) -> None:
         """As the engine's (engine/chunk.py, update.py): gradients gathered at once, clipping inside the optimiser."""
@@ -157,17 +176,17 @@ class Training:
 
 
 def variants(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Callable[[], Training]]:
-    def ours(p: float, gradient: str = "kept", beforehand: bool = True) -> Training:
-        return Training(bench, build(bench, sizes, 0.1), shape).with_masks(p, gradient, beforehand)
+    def ours(p: float, gradient: str = "kept", again: bool = True) -> Training:
+        return Training(bench, build(bench, sizes, 0.1), shape).with_masks(p, gradient, again)
 
     return {
         DROPOUT: lambda: Training(bench, build(bench, sizes, 0.1), shape).quick(),
+        "dropout(0.1), sums apart": lambda: Training(bench, build(bench, sizes, 0.1), shape).quick(sums=False),
         "dropout(0.1), torch's layers": lambda: Training(bench, build(bench, sizes, 0.1), shape),
         "no regularisation": lambda: Training(bench, build(bench, sizes, 0.0), shape).quick(),
         "mixout(0.7)": lambda: ours(0.7),
         "mixout(0.9)": lambda: ours(0.9),
-        "mixout(0.7), W' by layer": lambda: ours(0.7, beforehand=False),
-        "mixout(0.9), W' by layer": lambda: ours(0.9, beforehand=False),
+        "mixout(0.7), columns taken before": lambda: ours(0.7, again=False),
         "mixout(0.7), gradient expanded": lambda: ours(0.7, "expanded"),
         "mixout(0.7), dense gradient": lambda: ours(0.7, "dense"),
         "mixout(0.7), public form": lambda: Training(bench, public(bench, sizes, 0.7), shape).quick(),
@@ -183,10 +202,12 @@ def allocated(bench: Bench) -> int:
     return torch.cuda.memory_allocated()
 
 
-def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict[str, Any]:
+def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int], only: Sequence[str]) -> dict[str, Any]:
     steps, memory, floors, seconds = {}, {}, {}, {}
     shared = torch.cuda.graph_pool_handle() if bench.cuda else None
     for name, make in variants(bench, sizes, shape).items():
+        if not any(name.startswith(each) for each in only):
+            continue
         base = allocated(bench)
         training = make()
         training.step()  # makes the optimiser's moments
@@ -205,6 +226,8 @@ def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int]) -> dict
         print(f"{name:34} {peak / 2**20:12.0f} {peak / memory[DROPOUT]:11.3f} {floors[name]:14.3f}")
     result |= {"memory": {name: peak / memory[DROPOUT] for name, peak in memory.items()}, "floors": floors}
     del steps
+    if only != [""]:
+        return result
     blocks, tokens = sizes["num_hidden_layers"], shape[0] * shape[1]
     return {**result, "passes_ms": passes(bench, sizes["hidden_size"], sizes["intermediate_size"], blocks, tokens)}
 
@@ -232,6 +255,9 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs: launching is timed too")
     parser.add_argument("--tiny", action="store_true", help="a small model and batch, to try the script")
     parser.add_argument("--shapes", type=int, nargs="+", choices=[0, 1], default=[0, 1], help="32x128, 64x256")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="variants whose names begin so; dropout(0.1) must be one"
+    )
     parser.add_argument("--tune", action="store_true", help="compare tile sizes and forms of products, no whole steps")
     parser.add_argument("--profile", action="store_true", help="list the kernels of a step, no timed steps")
     options = parser.parse_args()
@@ -252,10 +278,10 @@ def main() -> None:
                 tune(bench, sizes["hidden_size"], sizes["intermediate_size"], tokens)
             if options.profile or options.tune:
                 continue
-            results[f"{SHAPES[number][0]}x{SHAPES[number][1]}"] = compare(bench, sizes, chosen[number])
+            results[f"{SHAPES[number][0]}x{SHAPES[number][1]}"] = compare(bench, sizes, chosen[number], options.only)
     summary: dict[str, Any] = {"seconds": time.perf_counter() - started, "machine": machine(), "parts": results}
     for name, result in results.items():
-        for p in ("0.7", "0.9"):
+        for p in [p for p in ("0.7", "0.9") if f"mixout({p})" in result["ratio"]]:
             summary[f"mixout_{p}_over_dropout_{name}"] = result["ratio"][f"mixout({p})"]
             summary[f"memory_{p}_over_dropout_{name}"] = result["memory"][f"mixout({p})"]
     finish(summary, options.json)
