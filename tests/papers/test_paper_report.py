@@ -105,6 +105,8 @@ def test_scores_by_time_are_of_the_nearest_evaluation():
     assert read(made, by_minutes(Cell("R-Drop", "RTE", "300 minutes"))).values[0] == pytest.approx(0.8)
     assert read(made, by_minutes(Cell("Baseline", "RTE", "90 minutes"))).values[0] == pytest.approx(0.6)
     assert read(made, by_minutes(Cell("Baseline", "RTE", "300 minutes"))) is None  # it had ended
+    busy = results([trial("R-Drop", "RTE", i, 0.8, seconds=10.0 + 5 * (i == 0)) for i in range(3)])
+    assert read(busy, by_minutes(Cell("R-Drop", "RTE", "300 minutes"))).n == 3  # also of runs on a quiet machine
 
 
 def test_bias_helps_the_best_of_few():
@@ -170,6 +172,16 @@ def test_measured_numbers_stand_beside_published_ones():
     assert measured_item(Sample(Place("a", "b"), np.zeros(0), missing=3)).text == "3 to run"
     failed = Sample(Place("a", "b"), np.array([0.5, 0.5, 0.8]), level=0.5)
     assert measured_item(failed, ["degenerate", "max"]).text == "0.600 ± 0.173, 2 failed, max 0.800"
+
+
+def test_settings_stand_by_their_numbers():
+    """Claims name them in another order."""
+    item = measured_item(Sample(Place("a", "b"), np.array([0.70, 0.71, 0.72])))
+    here = {Cell("mix", "RTE", "p=0.1"): item, Cell("drop", "RTE", "p=0.0"): item, Cell("mix", "RTE", "p=0.05"): item}
+    table = beside("t", "T", "c", here | {Cell("mix", "RTE"): item}, {})
+    assert [row[0] for row in table.texts()] == ["mix", "mix, p=0.05", "mix, p=0.1", "drop, p=0.0"]
+    counted = printed_items("mixout/figure-4")[Cell("dropout(p)", "RTE")]
+    assert counted.text == "at least 15 failed"
 
 
 @pytest.fixture(scope="module")

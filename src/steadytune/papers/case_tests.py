@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steadytune import stats
+from steadytune.papers.case_bootstrap import DRAWS, bootstrapped
 from steadytune.papers.catalogue import Claim
 from steadytune.papers.catalogue.claim import case_direction, slope
 from steadytune.papers.samples import Sample
 from steadytune.papers.verdicts import ALPHA
 from steadytune.report.words import number as worded
 from steadytune.stats.scores import FEWEST_RUNS
-
-DRAWS = 1000  # of a bootstrap or of relabellings
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Outcome:
 def judge_case(claim: Claim, samples: Sequence[Sample]) -> Outcome:
     """All samples are there; they may be small."""
     numbers = [sample.number(claim.statistic) for sample in samples]
-    words = _words(samples, numbers)
+    words = _words(claim, samples, numbers)
     n = min(sample.n for sample in samples)
     if any(number is None for number in numbers):
         return Outcome(None, None, None, n, "there is no such number", words)
@@ -44,14 +43,16 @@ def judge_case(claim: Claim, samples: Sequence[Sample]) -> Outcome:
     if n < FEWEST_RUNS and not any(sample.exact for sample in samples):
         return Outcome(None, None, toward, n, f"n = {n} is fewer than {FEWEST_RUNS} runs", words)
     if any(sample.place.best_of is not None for sample in samples):
-        p = _bootstrapped(claim, samples)
+        p = bootstrapped(claim, samples)
         how = f"bootstrap of the runs, {DRAWS} draws, one tail"
         return Outcome(p < ALPHA, p, toward, n, how, words, p > 1 - ALPHA)
     return _TESTS[claim.kind](claim, samples, toward, words)
 
 
-def _words(samples: Sequence[Sample], numbers: Sequence[float | None]) -> str:
+def _words(claim: Claim, samples: Sequence[Sample], numbers: Sequence[float | None]) -> str:
     shown = [worded(number) for number in numbers]
+    if claim.statistic == "degenerate":
+        shown = [f"{sample.failed} of {sample.n}" for sample in samples]
     return f"{shown[0]} against {shown[1]}" if len(shown) == 2 else ", ".join(shown)
 
 
@@ -73,15 +74,23 @@ def _pair(a: Sample, b: Sample) -> tuple[np.ndarray, np.ndarray, bool]:
 
 
 def _compare(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
-    a, b, paired = _pair(samples[0], samples[1])
     tail: stats.Tail = "greater" if claim.kind == "greater" else "less"
     if claim.statistic in ("max", "min"):
-        return _extremes(claim, a, b, paired, toward, words)
-    made = _of_test(stats.student_t_test(a, b, tail=tail, paired=paired), toward, words)
+        return _extremes(claim, *_pair(samples[0], samples[1]), toward, words)
+    made = _of_test(_t_test(samples[0], samples[1], tail), toward, words)
     if any(sample.exact for sample in samples):  # that is what pairs with a constant come to
-        how = f"Student's t-test, one sample against one number, one-tailed (first {tail}), n = {a.size}"
+        n = max(sample.n for sample in samples)
+        how = f"Student's t-test, one sample against one number, one-tailed (first {tail}), n = {n}"
         made = replace(made, how=how)
     return made
+
+
+def _t_test(a: Sample, b: Sample, tail: stats.Tail) -> stats.TestResult:
+    """Paired where seeds are shared; on a grid of seeds runs of one row or column are not independent of each other."""
+    first, second, paired = _pair(a, b)
+    if paired and a.grid:
+        return stats.crossed_t_test(first, second, rows=a.grid[0], columns=a.grid[1], tail=tail)
+    return stats.student_t_test(first, second, tail=tail, paired=paired)
 
 
 def _extremes(claim: Claim, a: np.ndarray, b: np.ndarray, paired: bool, toward: bool | None, words: str) -> Outcome:
@@ -97,9 +106,10 @@ def _extremes(claim: Claim, a: np.ndarray, b: np.ndarray, paired: bool, toward: 
         first, second = mixed[:, : a.size], mixed[:, a.size :]
     differences = sign * (reduce(first, axis=1) - reduce(second, axis=1))
     seen = sign * float(reduce(a) - reduce(b))
-    p = float((1 + (differences >= seen - 1e-12).sum()) / (DRAWS + 1))
+    as_great, as_small = differences >= seen - 1e-12, differences <= seen + 1e-12
+    p, opposite = (float((1 + hits.sum()) / (DRAWS + 1)) for hits in (as_great, as_small))
     how = f"{DRAWS} relabellings, {'within seeds, ' if paired else ''}of the {claim.statistic}, one tail"
-    return Outcome(p < ALPHA, p, toward, min(a.size, b.size), how, words)
+    return Outcome(p < ALPHA, p, toward, min(a.size, b.size), how, words, opposite < ALPHA)
 
 
 def _steadier(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
@@ -176,7 +186,7 @@ def _best(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: s
 
     That it is not shown to be below the best would be no evidence: of equal ones each would be "the best".
     """
-    found = [_above(samples[0], other) for other in samples[1:]]
+    found = [_t_test(samples[0], other, "greater") for other in samples[1:]]
     n, how = min(min(each.n) for each in found), found[0].setting()
     ps = [each.p for each in found if each.p is not None]
     if len(ps) < len(found):
@@ -186,15 +196,10 @@ def _best(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: s
     return Outcome(max(ps) < ALPHA, max(ps), toward, n, how, words, reversed_)
 
 
-def _above(a: Sample, b: Sample) -> stats.TestResult:
-    first, second, paired = _pair(a, b)
-    return stats.student_t_test(first, second, tail="greater", paired=paired)
-
-
 def _peak(claim: Claim, samples: Sequence[Sample], toward: bool | None, words: str) -> Outcome:
     """The best of the cells before the last is chosen by looking: its p counts as often as there are cells."""
     best = max(samples[:-1], key=lambda sample: float(sample.values.mean()))
-    found = _of_test(_above(best, samples[-1]), toward, words)
+    found = _of_test(_t_test(best, samples[-1], "greater"), toward, words)
     p = found.p if found.p is None else min(1.0, (len(samples) - 1) * found.p)
     how = f"the best cell above the last: {found.how}" + (f"; p times {len(samples) - 1}" if len(samples) > 2 else "")
     return Outcome(found.holds if p is None else p < ALPHA, p, toward, found.n, how, words, found.reversed)
@@ -242,39 +247,6 @@ def reproduces(sample: Sample, mean: float | None, std: float | None) -> Outcome
         return Outcome(None, None, None, sample.n, "there is no such number", worded(own))
     near = abs(own - mean) <= std
     return Outcome(near, None, near, sample.n, how, f"{worded(own)} against {worded(mean)} ± {worded(std)}")
-
-
-def _bootstrapped(claim: Claim, samples: Sequence[Sample]) -> float:
-    """The share of resampled studies in which the claim's statistic is not above 0. Shared seeds are drawn together."""
-    random = np.random.default_rng(0)
-    shared = len({sample.n for sample in samples}) == 1
-    looked_for = len(samples) - 1 if claim.kind == "peak" else 1  # as in _peak
-    top = _top([_drawn(sample) for sample in samples])
-    hits = 0
-    for _ in range(DRAWS):
-        drawn = random.integers(0, samples[0].n, samples[0].n)
-        values = [_drawn(sample, drawn if shared else random.integers(0, sample.n, sample.n)) for sample in samples]
-        hits += _statistic(claim.kind, values, top) <= 0
-    return min(1.0, looked_for * (hits + 1) / (DRAWS + 1))
-
-
-def _drawn(sample: Sample, drawn: np.ndarray | None = None) -> float:
-    return sample.expected(drawn) if sample.place.best_of is not None else float(sample.values.mean())
-
-
-def _top(values: Sequence[float]) -> int:
-    """The best cell before the last."""
-    return int(np.argmax(values[:-1]))
-
-
-def _statistic(kind: str, values: Sequence[float], top: int) -> float:
-    if kind == "rising":
-        return slope(values)
-    if kind == "falling":
-        return -slope(values)
-    if kind == "peak":
-        return values[top] - values[-1]
-    return values[0] - values[1] if kind == "greater" else values[1] - values[0]
 
 
 _Test = Callable[[Claim, Sequence[Sample], bool | None, str], Outcome]

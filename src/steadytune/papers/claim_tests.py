@@ -135,11 +135,24 @@ def _counted(tested: Sequence[Tested]) -> str:
     silent = sum(each.holds is None for each in outcomes)
     against = sum(each.reversed for each in outcomes)
     told = f"{toward} of {len(outcomes)} cases lie as claimed, {shown} are shown to"
-    told += f", {silent} cannot be tested" if silent else ""
+    told += f", {silent} left open" if silent else ""
     return told + (f"; in {against} the opposite is shown" if against else "")
 
 
 def _numbers(claim: Claim, tested: Sequence[Tested], most: int = 4) -> str:
     if not 1 < len(tested) <= most:
         return ""
-    return "; ".join(f"{each.case[0].column or each.case[0].row}: {each.outcome.words}" for each in tested)
+    return "; ".join(f"{name}: {each.outcome.words}" for name, each in zip(_names(tested), tested))
+
+
+def _names(tested: Sequence[Tested]) -> list[str]:
+    """What tells the cases from each other: of the first cells, and of the second where these are the same."""
+    made: list[list[str]] = [[] for _ in tested]
+    for place in (0, 1):
+        for part in ("row", "column", "setting"):
+            found = [getattr(each.case[place], part) if len(each.case) > place else "" for each in tested]
+            if len(set(found)) > 1:
+                made = [[*name, each] if each else name for name, each in zip(made, found)]
+        if len({tuple(name) for name in made}) == len(tested):
+            break
+    return [", ".join(name) for name in made]

@@ -18,8 +18,8 @@ from steadytune.papers.experiment import Computed, Shown
 from steadytune.papers.experiments import find_experiment
 from steadytune.papers.reader import Reader
 from steadytune.papers.run import Workshop, command, read_computed, tasks_of
-from steadytune.papers.samples import Sample
-from steadytune.papers.tables import beside, measured_item, printed_items
+from steadytune.papers.samples import MINUTES, Sample
+from steadytune.papers.tables import beside, measured_item, own_std, printed_items
 from steadytune.papers.verdicts import Verdict
 from steadytune.report.study.table_formats import Table
 
@@ -98,7 +98,8 @@ def _of_studies(experiment: Shown, item: Item, workshop: Workshop) -> PaperRepor
     samples = reader.table_samples(claims)
     extras = _extras(item, claims)
     here = {cell: measured_item(sample, extras) for cell, sample in samples.items()}
-    caption = _caption(reader, extras, set(reader.quantities(claims).values()) or {"score"})
+    quantities = set(reader.quantities(claims).values()) or {"score"}
+    caption = _caption(reader, extras, quantities, list(samples.values()))
     name = item.id.replace("/", "-")
     table = beside(name, item.number, caption, here, printed_items(item.id, experiment.listed), reader.heading)
     cells = [_cell(cell, sample, reader) for cell, sample in samples.items()]
@@ -138,11 +139,14 @@ def _figures(experiment: Shown, shown: StudyResults) -> list[Figure]:
     return [figure for name in experiment.figures for figure in named(compared, name)]
 
 
-def _caption(reader: Reader, extras: Sequence[str], quantities: set[str]) -> str:
-    shown, split = reader.shown, reader.item.split or reader.shown.split
-    which = "best evaluation" if shown.weights == "best" else "end"
+def _caption(reader: Reader, extras: Sequence[str], quantities: set[str], samples: Sequence[Sample]) -> str:
+    shown, usual = reader.shown, reader.item.split or reader.shown.split
+    split = " and ".join(dict.fromkeys(sample.place.split or usual for sample in samples)) or usual
+    when = "of a run's best evaluation" if shown.weights == "best" else "of a run's end"
+    if any(sample.place.minutes is not None for sample in samples):
+        when = f"after so much time, of which the longest line took {MINUTES:g} minutes"
     words = {
-        "score": f"{split} scores of a run's {which}",
+        "score": f"{split} scores {when}",
         "expected_score": f"expected {split} scores of the best of n runs, kept by validation",
         "train_loss": "training loss, mean over a run's steps",
         "distance": "L2 distance of a block from its start, at the last evaluation",
@@ -152,10 +156,11 @@ def _caption(reader: Reader, extras: Sequence[str], quantities: set[str]) -> str
     each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}" if runs else "no"
     told = " and ".join(words[name] for name in words if name in quantities)
     failed = " Failed: not above the score without learning, or diverged." if "degenerate" in extras else ""
-    return (
-        f"Mean ± standard deviation of {each} runs: {told}. Here: measured, {reader.workshop.scale} scale. Paper: as "
-        f"printed, percent as fractions.{failed}"
-    )
+    what = f"Mean ± standard deviation of {each} runs"
+    if any(sample.place.fixed for sample in samples):
+        what = f"Standard deviation of {each} runs with one seed fixed; mean ± standard deviation over that seed"
+    here = f"Here: measured, {reader.workshop.scale} scale. Paper: as printed, percent as fractions."
+    return f"{what}: {told}. {here}{failed}"
 
 
 _COMPUTED = "Computed from the formulas; the scale says how many problems and draws there are."
@@ -191,7 +196,8 @@ def _model(recipe: Mapping[str, Any]) -> str:
 
 def _cell(cell: Cell, sample: Sample, reader: Reader) -> dict[str, Any]:
     found: dict[str, Any] = {"row": cell.row, "column": cell.column, "setting": cell.setting, "task": sample.place.task}
-    found |= {name: _rounded(sample.number(name)) for name in ("mean", "std", "min", "max")}
+    found |= {"mean": _rounded(sample.number("mean")), "std": _rounded(own_std(sample))}
+    found |= {name: _rounded(sample.number(name)) for name in ("min", "max")}
     found |= {"failed": sample.failed if sample.level is not None else None, "level": _rounded(sample.level)}
     found |= {"n": sample.n, "diverged": sample.diverged, "crashed": sample.crashed, "missing": sample.missing}
     found |= {f"published {name}": reader.printed(cell, name) for name in ("mean", "std", "min", "max", "value")}

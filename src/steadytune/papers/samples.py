@@ -79,6 +79,15 @@ class Sample:
         return float(reduce.get(statistic, np.mean)(self.values))
 
     @property
+    def grid(self) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+        """Initialisation and order of each run, where several runs share the one and several the other."""
+        seeds = [seed[1:3] for seed in self.seeds if isinstance(seed, tuple) and len(seed) == 4]
+        if not seeds or self.place.family:  # a family has every seed once for each of its variants
+            return None
+        rows, columns = (tuple(side) for side in zip(*seeds))
+        return (rows, columns) if 1 < len(set(rows)) < self.n and 1 < len(set(columns)) < self.n else None
+
+    @property
     def failed(self) -> int:
         """Runs that did not beat the score without learning."""
         if self.level is None or not self.n:
@@ -196,19 +205,26 @@ def _spreads(sample: Sample) -> Sample:
 
 
 def _at_minute(view: StudyResults, place: Place, trials: Sequence[TrialResult]) -> Sample | None:
-    """Validation scores at a time. A minute is the paper's: the longest line of the view took MINUTES of them."""
-    lines = [runs for (task, _), runs in view.reported.items() if task == place.task]
-    spent = [[trial.seconds for trial in runs if trial.status == "finished"] for runs in lines]
-    minute = max((float(np.mean(seconds)) for seconds in spent if seconds), default=0.0) / MINUTES
-    found = {_streams(trial): _at_second(trial, (place.minutes or 0.0) * minute) for trial in trials}
+    """Validation scores at a time. A minute is the paper's: the longest line of the view took MINUTES of them.
+
+    A step takes what it takes in the mean of a line's runs: how busy the machine was during one of them says nothing.
+    """
+    lines = [[trial for trial in runs if trial.status == "finished"] for runs in _of_task(view, place.task)]
+    minute = max((float(np.mean([trial.seconds for trial in runs])) for runs in lines if runs), default=0.0) / MINUTES
+    finished = [trial for trial in trials if trial.status == "finished"]
+    pace = float(np.mean([trial.seconds / max(1, trial.steps) for trial in finished])) if finished else 0.0
+    found = {_streams(trial): _at_second(trial, (place.minutes or 0.0) * minute, pace) for trial in finished}
     kept = {seed: value for seed, value in found.items() if value is not None}
     missing = sum(not trial.ended for trial in trials)
     return Sample(place, np.array(list(kept.values())), tuple(kept), missing=missing) if kept or missing else None
 
 
-def _at_second(trial: TrialResult, seconds: float) -> float | None:
-    """The evaluation nearest to that time, taken as spread evenly over the run; None where the run was over."""
-    pace = trial.seconds / max(1, trial.steps)
-    spacing = trial.seconds / max(1, len(trial.history))
+def _of_task(view: StudyResults, task: str) -> list[Sequence[TrialResult]]:
+    return [runs for (name, _), runs in view.reported.items() if name == task]
+
+
+def _at_second(trial: TrialResult, seconds: float, pace: float) -> float | None:
+    """The evaluation nearest to that time, at `pace` seconds a step; None where the run was over."""
+    spacing = pace * trial.steps / max(1, len(trial.history))
     near = {abs(pace * entry["step"] - seconds): entry["validation"] for entry in trial.history}
-    return near[min(near)] if trial.status == "finished" and near and min(near) <= spacing else None
+    return near[min(near)] if near and min(near) <= spacing else None

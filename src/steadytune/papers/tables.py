@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from steadytune.papers import published
 from steadytune.papers.catalogue import Cell
@@ -24,7 +26,7 @@ def beside(
 ) -> Table:
     """Rows (with their settings) and columns in the paper's order; `heading` is how a column is called."""
     cells = list(dict.fromkeys([*printed, *here]))
-    rows = list(dict.fromkeys((cell.row, cell.setting) for cell in cells))
+    rows = list(dict.fromkeys([*((cell.row, cell.setting) for cell in printed), *_in_order(here)]))
     columns = list(dict.fromkeys(cell.column for cell in cells))
     if len(columns) > WIDEST and len(rows) < len(columns):
         made = [(heading(column), [Cell(row, column, setting) for row, setting in rows], column) for column in columns]
@@ -40,6 +42,18 @@ def beside(
                 lines.append((Item(label, label), Item(whose, whose), *items))
     first = (Column("row", "", False), Column("whose", "", False))
     return Table(name, title, caption, (*first, *(Column(head, head) for head in heads)), tuple(lines))
+
+
+def _in_order(here: Iterable[Cell]) -> list[tuple[str, str]]:
+    """Rows of which the paper prints no numbers: each with its settings by their number, p=0.1 before p=0.3."""
+    rows = list(dict.fromkeys((cell.row, cell.setting) for cell in here))
+    first = {row: place for place, (row, _) in reversed(list(enumerate(rows)))}
+
+    def place(row: tuple[str, str]) -> tuple[int, float]:
+        found = re.search(r"-?\d+(\.\d+)?", row[1])
+        return first[row[0]], float(found[0]) if found else -math.inf
+
+    return sorted(rows, key=place)
 
 
 def _label(row: str, setting: str) -> str:
@@ -67,8 +81,8 @@ def _printed(found: Mapping[str, published.Number]) -> Item:
     for statistic, each in found.items():
         if statistic in ("max", "min"):
             words.append(f"{statistic} {_like(each)}")
-        elif statistic == "degenerate":
-            words.append(f"{each.printed} failed")
+        elif statistic.startswith("degenerate"):  # or "degenerate, at least"
+            words.append(f"{statistic.removeprefix('degenerate').removeprefix(', ')} {each.printed} failed".lstrip())
         elif statistic not in ("mean", "std", "value"):
             words.append(f"{statistic} {_like(each)}")
     return Item(None if centre is None else centre.scaled, ", ".join(words))
@@ -82,9 +96,16 @@ def _like(each: published.Number) -> str:
     return f"{each.scaled:.{digits}f}"
 
 
+def own_std(sample: Sample) -> float | None:
+    """Of the numbers of a sample, also where these are standard deviations (then `number` has their mean)."""
+    if not sample.place.fixed:
+        return sample.number("std")
+    return float(sample.values.std(ddof=1)) if sample.n > 1 else None
+
+
 def measured_item(sample: Sample, extras: Sequence[str] = ()) -> Item:
     """mean ± std, and what the paper prints besides: `max`, `degenerate`."""
-    mean, std = sample.number("mean"), sample.number("std")
+    mean, std = sample.number("mean"), own_std(sample)
     if mean is None:
         return Item(None, f"{sample.missing} to run" if sample.missing else "–")
     words = [number(mean) + (f" ± {std:.{3 if abs(mean) < 10 else 2}f}" if std is not None else "")]

@@ -7,6 +7,7 @@ function needs it.
 
 from steadytune.stats.best_of_n import BestOfN, expected_best, expected_selected, simulate_selected
 from steadytune.stats.bootstrap import Interval, bootstrap_difference, bootstrap_improvement, bootstrap_interval
+from steadytune.stats.crossed import crossed_t_test
 from steadytune.stats.degenerate import DegenerateShare, compare_degenerate, degenerate_share, is_degenerate
 from steadytune.stats.describe import Summary, describe, interquartile_mean
 from steadytune.stats.effect_size import EffectSize, effect_size, probability_of_improvement
@@ -56,6 +57,7 @@ __all__ = [
     "bootstrap_interval",
     "brown_forsythe_test",
     "compare_degenerate",
+    "crossed_t_test",
     "degenerate_share",
     "describe",
     "detectable_difference",
