@@ -85,7 +85,7 @@ def test_figures_are_safe_small_and_readable(made, case):
         width, height = (float(side) for side in root.attrib["viewBox"].split()[2:])
         check_readable(figure.name, texts, width, height)
         written = {element.text for element in root.iter() if element.tag.endswith("}text")}
-        assert {text for text, _ in texts} <= written
+        assert {line for text, _ in texts for line in text.split("\n")} <= written
 
 
 def check_safe(svg, root):

@@ -43,6 +43,22 @@ def short_names(names: Iterable[str], width: int = WIDTH) -> dict[str, str]:
     return shown
 
 
+def in_two_lines(names: Iterable[str], width: int) -> dict[str, str]:
+    """`short_names`, but a longer name is broken into two lines of that width where it has a place for it."""
+    every = list(names)
+    whole, shorter = short_names(every, 2 * width), short_names(every, width)
+    return {
+        name: whole[name] if len(whole[name]) <= width else _broken(whole[name], width) or shorter[name]
+        for name in every
+    }
+
+
+def _broken(text: str, width: int) -> str:
+    """At the last space that leaves no more than a line behind it, or before it; empty where there is none."""
+    places = [place for place, letter in enumerate(text) if letter == " " and place <= width >= len(text) - place - 1]
+    return f"{text[: places[-1]]}\n{text[places[-1] + 1 :]}" if places else ""
+
+
 def metric_name(metric: str) -> str:
     return METRIC_NAMES.get(metric, clean(metric.replace("_", " ")))
 

@@ -91,21 +91,23 @@ def _validation(trials: Sequence[TrialResult]) -> Series | None:
 
 
 def _loss(trials: Sequence[TrialResult]) -> Series | None:
-    """Losses of single steps averaged over stretches of the planned steps."""
+    """Losses of single steps averaged over stretches of the planned steps. What is left at the end goes to the last
+    one: of a step or two, where a batch may be small, the mean would be noise."""
     ran = [trial for trial in trials if trial.ended and len(trial.losses)]
     if not ran:
         return None
     longest = max(len(trial.losses) for trial in ran)
     width = -(-longest // BINS)
-    bins = -(-longest // width)
-    rows = np.full((len(ran), bins * width), np.nan)
+    starts = np.arange(longest // width) * width
+    rows = np.full((len(ran), longest), np.nan)
     for row, trial in zip(rows, ran):
         row[: len(trial.losses)] = np.array(trial.losses, dtype=np.float64)
-    there = np.isfinite(rows).reshape(len(ran), bins, width)
-    totals = np.where(there, rows.reshape(len(ran), bins, width), 0.0).sum(axis=2)
-    counts = there.sum(axis=2)
+    there = np.isfinite(rows)
+    totals = np.add.reduceat(np.where(there, rows, 0.0), starts, axis=1)
+    counts = np.add.reduceat(there.astype(int), starts, axis=1)
     means = np.divide(totals, counts, out=np.full(totals.shape, np.nan), where=counts > 0)
-    return over_runs([min(longest, (place + 0.5) * width) for place in range(bins)], means)
+    ends = [*starts[1:].tolist(), longest]
+    return over_runs([(start + end) / 2 for start, end in zip(starts.tolist(), ends)], means)
 
 
 def steps_axis(panel: Axes, ticks: int = 5) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_ROWS = 4  # tasks whose distances are drawn during training
-BLOCKS = 4  # of them: evenly spaced, the topmost among them, as in the paper's Figure 7
+BLOCKS = 4  # of them: evenly spaced, the topmost among them: 6, 12, 18 and 24 of 24, as in the paper's Figure 7
 _WHAT = "L2 distance of all parameters of a part from where training started"
 
 
@@ -117,7 +117,7 @@ def _during(
         blocks = [part for part in parts[task] if part.isdigit()]
         count = min(BLOCKS, len(blocks))
         for number in range(1, count + 1):
-            block = blocks[number * len(blocks) // count - 1]
+            block = blocks[-(-number * len(blocks) // count) - 1]
             series = {
                 line.name: each
                 for line in lines

@@ -20,7 +20,7 @@ from steadytune.report.study.figures.style import (
     text_inches,
     title,
 )
-from steadytune.report.study.naming import short_names
+from steadytune.report.study.naming import in_two_lines, short_names
 from steadytune.report.study.runs import Runs
 from steadytune.report.study.telling import Telling
 
@@ -54,9 +54,11 @@ def distribution(tell: Telling) -> Figure | None:
 
 
 def _draw(tell: Telling, tasks: list[str], names: list[str], most: int) -> Drawn:
-    labels, colours = short_names(names, NAME_WIDTH), colours_of(tell)
-    row = 0.3 if len(names) <= 12 else 0.22
-    left = 0.2 + text_inches(max(len(label) for label in labels.values()))
+    few = len(names) <= 12
+    labels, colours = (in_two_lines if few else short_names)(names, NAME_WIDTH), colours_of(tell)
+    lines = [line for label in labels.values() for line in label.split("\n")]
+    row = (0.36 if len(lines) > len(names) else 0.3) if few else 0.22
+    left = 0.2 + text_inches(max(map(len, lines)))
     figure, axes = sheet(len(tasks), max(0.7, row * len(names) + 0.1), left=left, gap=0.42, shared=True)
     columns = across(len(tasks))
     for place, (task, panel) in enumerate(zip(tasks, axes)):
