@@ -87,7 +87,7 @@ def samples(bench: Bench, kind: Kind, tokens: int, p: float) -> list[Sample]:
             return torch.randn(*size, device=bench.device).to(dtype)
 
         x, weight = random(tokens, kind.columns, dtype=kind.fed), random(kind.rows, kind.columns, dtype=torch.float32)
-        cast, taken = take(x, columns.kept, low)
+        cast, (taken,) = take(x, [columns.kept], low)
         grad = random(tokens, kind.rows)
         assert taken is not None
         made.append(
@@ -127,7 +127,7 @@ def layer_passes(bench: Bench, kind: Kind, tokens: int, p: float) -> Iterator[Pa
     yield Pass(
         "take, cast",
         {
-            OURS: lambda s: take(s.x, s.columns.kept, low),
+            OURS: lambda s: take(s.x, [s.columns.kept], low),
             TORCH: lambda s: s.x.to(low).index_select(1, s.index),
             **({PLAIN: lambda s: s.x.to(low)} if casts else {}),
         },
@@ -136,7 +136,7 @@ def layer_passes(bench: Bench, kind: Kind, tokens: int, p: float) -> Iterator[Pa
     if casts:
         yield Pass(
             "take, cast shared",
-            {OURS: lambda s: take(s.low, s.columns.kept, low), TORCH: lambda s: s.low.index_select(1, s.index)},
+            {OURS: lambda s: take(s.low, [s.columns.kept], low), TORCH: lambda s: s.low.index_select(1, s.index)},
             moved(size * (whole + kept)),
         )
     yield Pass(

@@ -34,7 +34,7 @@ def tune(bench: Bench, width: int, high: int, tokens: int, p: float = 0.7) -> No
         print(f"\n{kind.title}: microseconds of one call, the fastest first; * is as it is")
         if bench.cuda:
             tuned: list[tuple[str, Run, Sequence[str], Sequence[tuple[int, ...]]]] = [
-                ("take", lambda s: take(s.x, s.columns.kept, low), TAKE_NAMES, TAKE_TILES),
+                ("take", lambda s: take(s.x, [s.columns.kept], low), TAKE_NAMES, TAKE_TILES),
                 (
                     "mix",
                     lambda s: mix_(s.mixed, s.low_bias, s.weight, s.target, s.columns.place, s.bias, p),

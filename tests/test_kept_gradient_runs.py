@@ -106,10 +106,12 @@ def test_settings(settings, folder, device_path, monkeypatch):
     assert_same(kept, dense, 1e-6 if "precision" not in settings else 1e-3)
 
 
-@pytest.mark.parametrize("methods", [(Mixout(p=0.5),), (Mixout(p=0.7, layers="linear", replace_dropout=False),)])
+@pytest.mark.parametrize(
+    "methods", [(Mixout(p=0.5, layers="linear"),), (Mixout(p=0.7, layers="linear", replace_dropout=False),)]
+)
 @pytest.mark.parametrize("settings", [{}, {"micro_batches": 3}])
 def test_columns_that_are_made_again(methods, settings, folder, device_path, monkeypatch):
-    """By the norm or the GELU before a mixed layer, in their backward pass: the bits of those that are taken before."""
+    """By the GELU before a mixed layer, in its backward pass: the bits of those that are taken before."""
     for module in (linear, norm):
         on_the_cpu(monkeypatch, module)
     recipe, encoded = tiny_run("classification", folder, methods=methods, steps=3, precision="bf16", **settings)
@@ -119,7 +121,7 @@ def test_columns_that_are_made_again(methods, settings, folder, device_path, mon
     steps = 3 * settings.get("micro_batches", 1)
     blocks = again[1].config.num_hidden_layers
     assert len(wanted) >= steps * blocks
-    assert set(wanted) <= {1, 3}, "a layer alone, or query, key and value"
+    assert set(wanted) == {1}
     monkeypatch.setattr(SharedCast, "get", lambda self, *rest: _without_source(get(self, *rest)))
     wanted.clear()
     taken = train(recipe, encoded, STREAMS)

@@ -14,9 +14,11 @@ from steadytune import Mixout, Streams
 from steadytune.engine.train import train
 from steadytune.kernels.activation import gelu_gradients
 from steadytune.kernels.handed_on import SharedCast
+from steadytune.kernels.kept_gradients import KeptGradient
 from steadytune.kernels.kept_inputs import Source, columns_of
 from steadytune.kernels.mixout_masks import draw, new_rule
 from steadytune.kernels.norm import Asked, gradients, gradients_torch, normalise
+from steadytune.kernels.products import weight_products_
 from steadytune.rng import new_counter
 from tiny_tasks import tiny_run
 
@@ -44,22 +46,21 @@ def error(found, exact):
 
 @pytest.mark.parametrize("low", list(LOW))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_sum_two_gradients_and_kept_columns(shape, low):
+def test_a_sum_and_two_gradients(shape, low):
     h, r, g, other = rows(*shape).to(low), rows(*shape), rows(*shape), rows(*shape)
-    gamma, beta, wanted = rows(shape[1]), rows(shape[1]), slots(shape[1], 3)
+    gamma, beta = rows(shape[1]), rows(shape[1])
     poison_memory()
     made = normalise(h, gamma, beta, 1e-5, low, r)
     alone = normalise(h + r, gamma, beta, 1e-5, low)
     assert torch.equal(made.x, h + r)
-    assert all(torch.equal(one, two) for one, two in zip(made, alone, strict=True))
-    asked = Asked(True, True, low, wanted, low)
     poison_memory()
-    found = gradients(g, made.x, gamma, made.mean, made.rstd, asked, other, beta)
+    found = gradients(g, made.x, gamma, made.mean, made.rstd, Asked(True, True, low), other)
     apart = gradients(g + other, made.x, gamma, made.mean, made.rstd, Asked(True, True))
-    assert all(torch.equal(one, two) for one, two in zip(found[:3], apart))
-    assert torch.equal(found.low, apart.x.to(low))
-    for kept, each in zip(found.kept, wanted, strict=True):
-        assert torch.equal(kept, columns_of(made.low, each)), "the bits of what the forward pass made"
+    for one, two in zip((*made, *found[:3]), (*alone, *apart[:3]), strict=True):
+        if shape[0] > 1:  # a single row is compiled in another way
+            assert torch.equal(one, two)
+        torch.testing.assert_close(one, two)
+    assert torch.equal(found.low, found.x.to(low))
     exact = [each.double() for each in (g, h.double() + r, gamma)]
     mean, variance = exact[1].mean(-1), exact[1].var(-1, correction=0)
     expected = gradients_torch(*exact, mean, (variance + 1e-5).rsqrt(), Asked(True, True), other.double())
@@ -83,6 +84,18 @@ def test_gelu(shape, low):
     assert error(functional.gelu(h)[:, wanted[0][:1].long()], rounded[:, wanted[0][:1].long()]) < bound
 
 
+@pytest.mark.parametrize(("tokens", "columns"), [(512, 384), (4096, 192), (16384, 192), (16384, 384)])
+def test_products_of_query_key_and_value(tokens, columns):
+    """One batched product, or three: against float64, into places that hold NaN."""
+    dy, x = rows(tokens, 3 * 256).bfloat16(), rows(3, tokens, columns).bfloat16()
+    memory = torch.full((3, 256, columns), torch.nan, device="cuda")
+    kept = [KeptGradient(values, None, 1.0) for values in memory]
+    weight_products_(kept, dy, list(x))
+    assert all(each.is_written for each in kept)
+    for values, own, taken in zip(memory, dy.split(256, 1), x, strict=True):
+        assert error(values, own.double().t() @ taken.double()) < 1e-5
+
+
 def test_a_graph_has_the_bits_of_eager_calls_and_nothing_waits():
     h, grad, wanted = rows(512, 4096).bfloat16(), rows(512, 4096).bfloat16(), slots(4096, 1)
 
@@ -99,18 +112,17 @@ def test_a_graph_has_the_bits_of_eager_calls_and_nothing_waits():
     assert all(torch.equal(one, two) for one, two in zip(made, step(), strict=True))
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("graphs", [True, False])
-def test_runs_whose_columns_are_made_again(graphs, precision, tmp_path, monkeypatch):
+def test_runs_whose_columns_are_made_again(graphs, tmp_path, monkeypatch):
     """Near those whose columns are taken in the forward pass: a GELU's kept columns may differ in their last bit."""
     methods = (Mixout(p=0.5, layers="linear"),)
-    recipe, encoded = tiny_run("classification", tmp_path, methods=methods, steps=12, precision=precision)
+    recipe, encoded = tiny_run("classification", tmp_path, methods=methods, steps=12, precision="bf16")
     want, wanted = Source.want_, []
     monkeypatch.setattr(Source, "want_", lambda self, those: wanted.append(len(those)) or want(self, those))
     options = {"device": "cuda", "graphs": graphs}
     streams = Streams(init=1, order=2, noise=3)
     again = train(recipe, encoded, streams, **options)
-    assert {1, 3} == set(wanted)
+    assert set(wanted) == {1}
     get = SharedCast.get
 
     def without_source(self, *rest):

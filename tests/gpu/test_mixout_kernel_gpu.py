@@ -116,8 +116,11 @@ def test_passes(shape, given, low):
     torch.testing.assert_close(mixed, exact.to(low))
     assert torch.equal(mixed[:, place < 0], u[:, place < 0].to(low))
     assert torch.equal(low_bias, b.to(low))
-    for found, expected in zip(take(x, kept, low), take_torch(x, kept, low)):
-        assert torch.equal(found, expected)
+    lists = torch.stack([kept, draw(new_counter(fresh_key()).cuda(), new_rule(columns, p)).kept, kept])
+    for some in (list(lists), [kept], [kept, kept.clone()]):
+        (cast, taken), (low_x, expected) = take(x, some, low), take_torch(x, some, low)
+        assert torch.equal(cast, low_x)
+        assert all(torch.equal(one, two) for one, two in zip(taken, expected, strict=True))
     for kept_only, width in ((True, len(kept)), (False, columns)):
         splits = (1, 4) if given == low == torch.float32 else (1,)  # compiling takes longer than all the rest
         for size in ((count, out, width) if count > 1 else (out, width) for count in splits):

@@ -39,7 +39,7 @@ def test_a_gpu_is_shared_and_given_back():
 
 def test_a_killed_worker_costs_no_trial_of_those_that_share_its_gpu(tmp_path):
     save_model("classification", tmp_path)
-    base = {"model": "classification", "steps": 200, "batch_size": 8, "max_length": 24, "lr": 1e-3}
+    base = {"model": "classification", "steps": 1000, "batch_size": 8, "max_length": 24, "lr": 1e-3}
     task = {"acceptability": 96, "validation": 40, "test": 40}
     study = {"study": "Shared", "base": base, "tasks": {"words": task}, "variants": {"plain": {}}, "seeds": 12}
     file = tmp_path / "study.yaml"
@@ -47,11 +47,11 @@ def test_a_killed_worker_costs_no_trial_of_those_that_share_its_gpu(tmp_path):
     said, killed = [], []
 
     def kill():
-        """One worker, while it trains."""
+        """One worker, while it has trials."""
         from steadytune.study.ledger import Ledger
 
         with Ledger.open(tmp_path / "shared" / "ledger.sqlite", readonly=True) as ledger:
-            running = [row for row in ledger.rows(status="running") if (row.progress or {}).get("step")]
+            running = ledger.rows(status="running")
         if running and not killed:
             name = running[0].worker.partition("#")[0]
             found = [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_worker(pid, name)]

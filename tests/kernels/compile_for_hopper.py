@@ -104,8 +104,8 @@ def mixout(out=48, columns=1024, positions=64):
         w, u, bias = torch.randn(out, columns), torch.randn(out, columns), torch.randn(out)
         mix_triton_(w.to(low), bias.to(low), w, u, place, bias, 0.7)
         mix_triton_(w.to(low), None, w, u, place, None, 0.7)
-        for given in TYPES:
-            take_triton(torch.randn(positions, columns).to(given), kept, low)
+        for given, lists in ((given, lists) for given in TYPES for lists in (1, 3)):
+            take_triton(torch.randn(positions, columns).to(given), kept.expand(lists, -1), low)
         for kept_only, width in ((True, len(kept)), (False, columns)):
             for size in ((out, width), (3, out, width)):
                 grad = torch.randn(*size).to(low)
@@ -160,13 +160,9 @@ def plain_layers():
             normalise_triton(x.to(low), gamma, None, 1e-5, low)
             gradients_triton(x.to(low), x, gamma, made.mean, made.rstd, Asked(True, True))
             normalise_triton(x.to(low), gamma, beta, 1e-5, low, x)
-            kept = [draw_torch(new_counter(1), new_rule(width, 0.7)).kept] * 3
-            rest = x, gamma, made.mean, made.rstd
-            gradients_triton(x, *rest, Asked(True, True, low), x, beta)
-            gradients_triton(x, *rest, Asked(True, True, low, kept, low), x, beta)
-            gradients_triton(x, *rest, Asked(True, True, low, kept[:1], low), x, beta)
-            h = torch.randn(64, width).to(low)
-            gelu_gradients_triton(h, h, kept[0])
+            gradients_triton(x, x, gamma, made.mean, made.rstd, Asked(True, True, low), x)
+            kept = draw_torch(new_counter(1), new_rule(width, 0.7)).kept
+            gelu_gradients_triton(x.to(low), x.to(low), kept)
         gradients_triton(x, x, None, made.mean, made.rstd, Asked(True, False))
     for dtype in TYPES:
         move_rows_triton(torch.randn(64, 384).to(dtype), torch.arange(64))

@@ -38,7 +38,7 @@ def test_every_kernel_that_is_launched_compiles(compiled):
 
 def test_nothing_to_speak_of_is_spilled(compiled):
     assert [each for each in compiled if each["stack"] > STACK] == []
-    assert sum(each["stack"] > 16 for each in compiled) <= 1
+    assert sum(each["stack"] > 0 for each in compiled) <= 1
 
 
 def test_tensors_that_are_aligned_are_read_16_bytes_at_a_time(compiled):

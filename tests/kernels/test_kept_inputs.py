@@ -11,7 +11,6 @@ from steadytune.kernels.activation import gelu
 from steadytune.kernels.kept_gradients import Kept, KeptGradients
 from steadytune.kernels.mixout_columns import Layer, column_linears
 from steadytune.kernels.mixout_masks import draw, new_rule
-from steadytune.kernels.norm import quick_norm
 from steadytune.rng import new_counter
 
 LOW, COLUMNS = torch.bfloat16, 96
@@ -43,10 +42,6 @@ class Mixed:
         return [self.kept.of[w].values.clone() for w in self.weights] + [b.grad.clone() for b in self.biases]
 
 
-def of_norm(h, gamma, beta):
-    return quick_norm(h, gamma, beta, 1e-5, LOW)
-
-
 def of_gelu(h, gamma, beta):
     return gelu((h * gamma + beta).to(LOW))
 
@@ -61,7 +56,7 @@ def again(monkeypatch):
     """How many columns were made again, by who asked for them."""
     made = []
     multiply = kept_inputs.multiply_
-    for module in ("kept_inputs", "norm", "activation"):
+    for module in ("kept_inputs", "activation"):
         monkeypatch.setattr(
             f"steadytune.kernels.{module}.multiply_",
             lambda wanted, kept, module=module: made.extend([module] * len(wanted)) or multiply(wanted, kept),
@@ -70,14 +65,13 @@ def again(monkeypatch):
 
 
 @pytest.mark.parametrize("heights", [(7,), (8, 5, 8)])
-@pytest.mark.parametrize("make", [of_norm, of_gelu])
-def test_the_bits_of_those_that_are_taken_in_the_forward_pass(make, heights, again):
+def test_the_bits_of_those_that_are_taken_in_the_forward_pass(heights, again):
     found = []
     for strips in (True, False):
         mixed, start = Mixed(*heights), inputs()
         for chunk in range(2):
             mixed.kept.begin_(first=chunk == 0)
-            z, handed = make(*start)
+            z, handed = of_gelu(*start)
             y = mixed(z, handed._replace(source=None) if strips else handed)
             (y.float().square().sum() + (z.float() * 0.5).square().sum()).backward()  # z is read twice
         found.append([*(each.grad for each in start), *mixed.found()])
@@ -87,11 +81,10 @@ def test_the_bits_of_those_that_are_taken_in_the_forward_pass(make, heights, aga
         assert one.any()
 
 
-@pytest.mark.parametrize("make", [of_norm, of_gelu])
-def test_nothing_of_the_input_is_kept_besides(make):
+def test_nothing_of_the_input_is_kept_besides():
     def kept_bytes(strips):
         mixed, start, seen = Mixed(8, 5, 8), inputs(), {}
-        z, handed = make(*start)
+        z, handed = of_gelu(*start)
         handed = handed._replace(source=None) if strips else handed
         there = {each.untyped_storage().data_ptr() for each in handed.made_of if each is not None}
 
@@ -112,18 +105,18 @@ def test_where_the_source_has_no_backward_pass_of_its_own(again):
     found = []
     for frozen in (False, True):
         own = [each.detach().requires_grad_(not frozen) for each in (h, gamma, beta)]
-        z, handed = of_norm(*own)
+        z, handed = of_gelu(*own)
         mixed.kept.begin_(first=True)
         mixed(z, handed).float().square().sum().backward()
         found.append(mixed.found())
-    assert again == ["norm"], "a frozen body: the columns are taken in the forward pass"
+    assert again == ["activation"], "a frozen body: the columns are taken in the forward pass"
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_at_once_where_nobody_asks_for_the_gradient_of_x(again):
     """A node that has no gradient to hand on makes its columns by itself."""
     mixed, start = Mixed(8, 5), inputs()
-    z, handed = of_norm(*start)
+    z, handed = of_gelu(*start)
     mixed.kept.begin_(first=True)
     wanted = [kept_inputs.Wanted(mixed.kept.of[w], torch.randn(20, len(w)).to(LOW)) for w in mixed.weights]
     kept_inputs.multiply_again_(handed.source, handed.made_of, wanted)
@@ -138,7 +131,7 @@ def test_at_once_where_nobody_asks_for_the_gradient_of_x(again):
 def test_a_backward_pass_that_ends_before_the_source_is_refused():
     mixed, start = Mixed(7), inputs()
     mixed.kept.begin_(first=True)
-    z, handed = of_norm(*start)
+    z, handed = of_gelu(*start)
     torch.autograd.grad(mixed(z, handed).float().sum(), mixed.weights, allow_unused=True)
     with pytest.raises(SteadytuneError, match="ended before it came to the layer before"):
         mixed.kept.finish_()
@@ -152,7 +145,7 @@ def test_gradient_checkpointing(reentrant):
         mixed.kept.begin_(first=True)
 
         def body(h, mixed=mixed, gamma=gamma, beta=beta):
-            z, handed = of_norm(h, gamma, beta)
+            z, handed = of_gelu(h, gamma, beta)
             return mixed(z, handed).float()
 
         y = checkpoint(body, h, use_reentrant=reentrant) if saving else body(h)

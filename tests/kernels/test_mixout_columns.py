@@ -6,9 +6,11 @@ from torch.nn import functional
 
 from steadytune.kernels import mixout_columns, products
 from steadytune.kernels.handed_on import Handed
+from steadytune.kernels.kept_gradients import KeptGradient
 from steadytune.kernels.mixout import mixed_linear
 from steadytune.kernels.mixout_columns import Layer, column_linear, column_linears
 from steadytune.kernels.mixout_masks import draw, new_rule
+from steadytune.kernels.products import joined
 from steadytune.rng import new_counter
 
 SHAPES = [(3, 5, 7), (1, 1, 1), (4, 130, 33), (2, 16, 24)]  # positions, in, out
@@ -87,7 +89,7 @@ def test_the_input_may_be_there_in_the_low_type_already(monkeypatch):
     low = x.detach().to(torch.bfloat16).view(-1, 96)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = [column_linears(x, layers, 0.7, 1.0, True, given) for given in (None, Handed(low))]
-    assert taken == [torch.float32] + [torch.bfloat16] * 3
+    assert taken == [torch.float32, torch.bfloat16]
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
 
@@ -190,3 +192,46 @@ def test_no_rows_and_inputs_of_any_layout():
         column_linear(turned, w, b, target, columns, 0.5, 2.0),
         column_linear(turned.contiguous(), w, b, target, columns, 0.5, 2.0),
     )
+
+
+def test_what_lies_one_behind_the_other():
+    whole = torch.randn(4, 3, 5)
+    assert torch.equal(joined(list(whole)), whole)
+    assert joined(list(whole)).data_ptr() == whole.data_ptr()
+    assert torch.equal(joined([whole[2]]), whole[2:3])
+    turned = [part.t() for part in whole]
+    for parts in (
+        [whole[0], whole[2]],
+        [whole[1], whole[0]],
+        [whole[0], whole[1, :2]],
+        turned,
+        list(whole.clone())[::2],
+    ):
+        assert joined(parts) is None
+    assert joined([whole[0], whole[1].clone()]) is None
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(("tokens", "columns"), [(7, 40), (9000, 300), (9000, 20)])
+def test_products_of_layers_that_read_the_same(tokens, columns, apart, adds, monkeypatch):
+    """At once where they lie one behind the other and that is quicker; the same numbers in any case."""
+    joint, bmm = [], torch.bmm
+
+    def counted(left, right, out_dtype, out):
+        joint.append(right.shape)
+        return out.copy_(bmm(left, right))
+
+    monkeypatch.setattr(products, "_writes_float32", lambda rows: True)
+    monkeypatch.setattr(torch, "bmm", counted)
+    monkeypatch.setattr(torch, "mm", lambda a, b, out_dtype=None, out=None: a @ b if out is None else out.copy_(a @ b))
+    rows, inputs, memory = torch.randn(tokens, 12), torch.randn(3, tokens, columns), torch.zeros(3, 4, columns)
+    given = [part.clone() for part in inputs] if apart else list(inputs)
+    kept = [KeptGradient(values, None, 1.0) for values in memory]
+    for each in kept:
+        each.adds = adds
+    products.weight_products_(kept, rows, given)
+    expected = torch.stack([own.t() @ x for own, x in zip(rows.split(4, 1), inputs)])
+    torch.testing.assert_close(memory, expected, atol=1e-3, rtol=1e-3)
+    assert all(each.is_written for each in kept)
+    assert len(joint) == (not apart and not adds and columns != 300)

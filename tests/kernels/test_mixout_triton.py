@@ -83,7 +83,11 @@ def test_passes(shape, given, low):
         made.append((torch.full((out, columns), torch.nan, dtype=low), torch.full((out,), torch.nan, dtype=low)))
         form(*made[-1], w, u, place, b, p)
     torch.testing.assert_close(*made)
-    torch.testing.assert_close(kernels.take_triton(x, kept, low), take_torch(x, kept, low))
+    lists = torch.stack([kept, kept.flip(0), draw_torch(new_counter(5), new_rule(columns, p)).kept])
+    for some in (lists, lists[:1]):
+        cast, taken = kernels.take_triton(x, some, low)
+        expected = take_torch(x, list(some), low)
+        torch.testing.assert_close((cast, list(taken)), expected)
     for kept_only, width in ((True, len(kept)), (False, columns)):
         for size in ((out, width), (3, out, width)):
             arguments = (torch.randn(*size).to(low), drawn, 1 / (1 - p), kept_only, given, given if kept_only else None)

@@ -12,7 +12,6 @@ pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
 
 from steadytune.kernels import norm, norm_triton  # noqa: E402
-from steadytune.kernels.kept_inputs import columns_of  # noqa: E402
 from steadytune.kernels.norm import WIDEST, Asked, gradients_torch, normalise_torch, quick_norm  # noqa: E402
 from steadytune.kernels.norm_triton import PARTS, cut, gradients_triton, normalise_triton, tile  # noqa: E402
 
@@ -89,34 +88,6 @@ def test_a_sum_and_two_gradients(shape, fed, monkeypatch):
     only = gradients_triton(g, *rest, Asked(False, False, torch.float16), other)
     assert torch.equal(only.low, grads.low)
     assert only.x is only.gamma is None
-
-
-def lists(columns, count, length):
-    """Of kept columns: ascending, then -1; the last of them full."""
-    made = torch.full((count, length), -1, dtype=torch.int32)
-    for number, row in enumerate(made):
-        some = min(length - 1 if number < count - 1 else length, columns, 1 + 5 * number)
-        row[:some] = torch.randperm(columns)[:some].sort().values
-    return list(made)
-
-
-@pytest.mark.parametrize("has_weights", [True, False])
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_kept_columns_of_the_output(count, has_weights, monkeypatch):
-    monkeypatch.setattr(norm_triton, "PARTS", 2)
-    x, g = torch.randn(37, 70), torch.randn(37, 70)
-    gamma, beta = (torch.randn(70), torch.randn(70)) if has_weights else (None, None)
-    found = normalise_triton(x, gamma, beta, EPS, torch.float16)
-    slots = lists(70, count, 24) + lists(70, 1, 16)
-    for asked in (Asked(True, True, None, slots, torch.float16), Asked(False, False, None, slots, torch.float16)):
-        made = gradients_triton(g, x, gamma, found.mean, found.rstd, asked, None, beta)
-        for kept, each in zip(made.kept, slots, strict=True):
-            assert torch.equal(kept, columns_of(found.low, each))
-        expected = gradients_triton(g, x, gamma, found.mean, found.rstd, Asked(asked.x, asked.sums))
-        assert all(one is other or torch.equal(one, other) for one, other in zip(made[:3], expected))
-    reference = gradients_torch(g, x, gamma, found.mean, found.rstd, asked, None, beta)
-    for one, other in zip(made.kept, reference.kept, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("asked", [(True, False), (False, True), (False, False)])

@@ -10,11 +10,11 @@ A layer's class is exchanged (quick_layer.py). Only modules whose class is `nn.L
 dimension, with float32 weights or none.
 
 **What it leaves.** One kernel writes the output z in float32, as autocast's layer norm does, and in autocast's type.
-The second is left in `produced`, which is one for the whole model, with another door to z (kernels/handed_on.py). A layer
-that is given that very tensor next, unchanged and on the same stream, takes it from there (`SharedCast.get`) instead of
-casting z; as rows, [N, D]. It has no gradient of its own: whoever takes it is to return the gradient of z, through the
-door, so that the norm's backward pass adds it to that of z. It is held until z is gone or the next layer leaves
-something. Where another tensor comes next, as behind dropout, nobody takes it.
+The second is left in `produced`, which is one for the whole model, with another door to z (kernels/handed_on.py). A
+layer that is given that very tensor next, unchanged and on the same stream, takes it from there (`SharedCast.get`)
+instead of casting z; as rows, [N, D]. It has no gradient of its own: whoever takes it is to return the gradient of z,
+through the door, so that the norm's backward pass adds it to that of z. It is held until z is gone or the next layer
+leaves something. Where another tensor comes next, as behind dropout, nobody takes it.
 
 **Sums.** `norm(h, r)` is the norm of h + r, in one pass: how a residual connection ends (quick_residual.py).
 

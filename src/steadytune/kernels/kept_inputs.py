@@ -2,9 +2,9 @@
 
     G = dYᵀ X_k        what mixout needs of X in the backward pass: its kept columns (mixout_columns.py)
 
-Whoever made X, a layer norm or an activation, keeps what it made X of, since its own backward pass needs it. That pass
-comes after those of all that read X, and goes over the same numbers once more; so it can write X_k on its way, and
-nothing of X has to be taken in the forward pass and kept until then:
+An activation that made X keeps what it made X of, since its own backward pass needs it (activation.py). That pass comes
+after those of all that read X, and goes over the same numbers once more; so it can write X_k on its way, and nothing of
+X has to be taken in the forward pass and kept until then:
 
     source = Source(remake)                   # one for each forward pass of the layer that makes X
     handed = Handed(..., source, made_of)     # to those that read X (handed_on.py)

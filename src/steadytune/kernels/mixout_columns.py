@@ -40,7 +40,7 @@ from steadytune.kernels.handed_on import Handed
 from steadytune.kernels.kept_gradients import KeptGradient
 from steadytune.kernels.kept_inputs import Wanted, columns_of, multiply_again_
 from steadytune.kernels.mixout_masks import Columns, has_kernels, spread
-from steadytune.kernels.products import product, weight_product, weight_product_
+from steadytune.kernels.products import joined, product, weight_product, weight_product_, weight_products_
 
 REMAKE_ROWS = 8192  # from so many rows on, W' is made again in the backward pass
 
@@ -124,6 +124,9 @@ class _ColumnLinears(torch.autograd.Function):
         grad_weights: list[Tensor | None] = [None] * count
         grad_biases: list[Tensor | None] = [None] * count
         wanted = []
+        if ctx.source is None and all(kept is not None and asks for kept, asks in zip(ctx.kept, asked[:count])):
+            weight_products_(ctx.kept, rows, inputs)
+            return grad_x, None, None, None, None, None, None, *grad_weights, *grad_biases
         for n, own in enumerate(rows.split(widths, 1)):
             kept = ctx.kept[n]
             if asked[n] and kept is not None:
@@ -179,15 +182,16 @@ def column_linears(
     form = Form(p, grad_scale, kept_only, dtype)
     low = x.detach().reshape(-1, x.shape[-1]) if given is None else given.rows
     x = x if given is None or given.door is None else given.door
-    inputs: list[Tensor | None] = []
+    trains: list[bool] = []
     grad_enabled = torch.is_grad_enabled()
     again = given is not None and given.source is not None and grad_enabled and x.requires_grad and kept_only
     again = again and all(layer.kept is not None and layer.weight.requires_grad for layer in layers)
     with torch.no_grad():
         for layer in layers:
-            trains = grad_enabled and layer.weight.requires_grad and not again
-            low, taken = take(low, layer.columns.kept if trains and kept_only else None, dtype)
-            inputs.append((taken if kept_only else low) if trains else None)
+            trains.append(grad_enabled and layer.weight.requires_grad and not again)
+        low, taken = take(low, [layer.columns.kept for layer, own in zip(layers, trains) if own and kept_only], dtype)
+        found = iter(taken)
+        inputs = [(next(found) if kept_only else low) if own else None for own in trains]
     parameters = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
     outputs = _ColumnLinears.apply(x, low, inputs, list(layers), made, form, given if again else None, *parameters)
     return outputs if len(layers) > 1 else (outputs,)
@@ -229,14 +233,18 @@ def mix_(
         mix_torch_(mixed, low_bias, weight, target, place, bias, p)
 
 
-def take(rows: Tensor, kept: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """X in `dtype`; and its columns `kept`, where they are asked for: 0 where that is -1, but 1 in
-    the last slot."""
-    if kept is not None and has_kernels(rows.device.type, rows.dtype, dtype):
-        from steadytune.kernels.mixout_triton import take_triton
+def take(rows: Tensor, lists: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    """X in `dtype`; and its columns in each list: 0 where that has -1, but 1 in the last slot."""
+    if not lists or not has_kernels(rows.device.type, rows.dtype, dtype):
+        return take_torch(rows, lists, dtype)
+    from steadytune.kernels.mixout_triton import take_triton
 
-        return take_triton(rows, kept, dtype)
-    return take_torch(rows, kept, dtype)
+    together = joined(lists)
+    taken: list[Tensor] = []
+    for each in [together] if together is not None else [one[None] for one in lists]:
+        rows, some = take_triton(rows, each, dtype)
+        taken += some.unbind()
+    return rows, taken
 
 
 def expand(
@@ -273,10 +281,10 @@ def mix_torch_(
         low_bias.copy_(bias)
 
 
-def take_torch(rows: Tensor, kept: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+def take_torch(rows: Tensor, lists: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
     """`take` in plain torch."""
     low = rows.to(dtype)
-    return low, None if kept is None else columns_of(low, kept)
+    return low, [columns_of(low, each) for each in lists]
 
 
 def expand_torch(

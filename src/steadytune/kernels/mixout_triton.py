@@ -2,7 +2,8 @@
 
     mix      reads W and U, writes W' and the bias in the type of the product: what autocast's cast does, and U's read;
              of one layer, or of all layers of a model in one launch
-    take     reads X once, writes it in the type of the product (where that is another) and its kept columns
+    take     reads X once, writes it in the type of the product (where that is another) and its kept columns, by one
+             list or by several that lie one behind the other
     expand   reads the gradient of the kept columns, writes dW whole, in W's type, and db: no zeroing, no atomics
 
 Kept columns are in ascending order. So the scattered side of `take` and `expand` is a load of nearly neighbouring
@@ -10,8 +11,9 @@ addresses, which the cache serves, and every store is contiguous.
 
 How fast they are is a matter of many small programs, each of which has all its loads under way before it stores: a
 layer of BERT-large moves 10 to 45 MB, so latency counts as much as bandwidth. In `take` a program therefore reads its
-part of the list once for its rows, and then both its tile of X, to cast it, and the kept columns of those rows, which
-the same cache lines hold. The numbers below are those that `benchmarks/mixout_gpu.py --tune` compares.
+part of the list once for its rows, and then both its tile of X, to cast it, and the kept columns of those rows.
+Programs of the same rows are neighbours in the grid, so X comes from memory once, however many read it. The numbers
+below are those that `benchmarks/mixout_gpu.py --tune` compares.
 """
 
 from __future__ import annotations
@@ -81,23 +83,25 @@ def _mix_all(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _take(  # type: ignore[no-untyped-def]
-    x, kept, low, taken, rows,
-    WIDTH: tl.constexpr, CAPACITY: tl.constexpr, CAST: tl.constexpr,
+    x, kept, low, taken, rows, side_by_side,
+    WIDTH: tl.constexpr, CAPACITY: tl.constexpr, LISTS: tl.constexpr, CAST: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = (tl.program_id(0) // side_by_side) * ROWS + tl.arange(0, ROWS)
+    across = tl.program_id(0) % side_by_side
     here, long_row = (row < rows)[:, None], row.to(tl.int64)[:, None]
-    slot = tl.program_id(1) * SLOTS + tl.arange(0, SLOTS)
-    column = tl.load(kept + slot, mask=slot < CAPACITY, other=-1)[None, :]
+    slot = across * SLOTS + tl.arange(0, SLOTS)
+    column = tl.load(kept + slot, mask=slot < LISTS * CAPACITY, other=-1)[None, :]
     found = tl.load(x + long_row * WIDTH + column, mask=here & (column >= 0), other=0.0)
-    ones = (column < 0) & (slot == CAPACITY - 1)[None, :]  # what gives the bias its gradient
+    ones = (column < 0) & (slot % CAPACITY == CAPACITY - 1)[None, :]  # what gives the bias its gradient
     found = tl.where(ones, 1.0, found.to(tl.float32))
     if CAST:
-        own = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+        own = (across * COLUMNS + tl.arange(0, COLUMNS))[None, :]
         value = tl.load(x + long_row * WIDTH + own, mask=here & (own < WIDTH), other=0.0)
         tl.store(low + long_row * WIDTH + own, value.to(low.dtype.element_ty), mask=here & (own < WIDTH))
-    to = taken + long_row * CAPACITY + slot[None, :]
-    tl.store(to, found.to(taken.dtype.element_ty), mask=here & (slot < CAPACITY)[None, :])
+    before = (slot // CAPACITY).to(tl.int64) * rows  # of other lists
+    to = taken + (before[None, :] + long_row) * CAPACITY + (slot % CAPACITY)[None, :]
+    tl.store(to, found.to(taken.dtype.element_ty), mask=here & (slot < LISTS * CAPACITY)[None, :])
 
 
 @triton.jit
@@ -184,23 +188,26 @@ def mix_all_triton_(table: MixTable) -> None:
 
 
 def take_triton(rows: Tensor, kept: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """`mixout_columns.take` for float32, bfloat16 and float16."""
+    """`mixout_columns.take` for float32, bfloat16 and float16: by the lists `kept` [lists, capacity], X_k of all of
+    them as [lists, N, capacity]."""
     rows = rows.contiguous()
-    (count, width), capacity = rows.shape, len(kept)
+    (count, width), (lists, capacity) = rows.shape, kept.shape
     casts = rows.dtype != dtype
     low = torch.empty(count, width, dtype=dtype, device=rows.device) if casts else rows
-    taken = torch.empty(count, capacity, dtype=dtype, device=rows.device)
+    taken = torch.empty(lists, count, capacity, dtype=dtype, device=rows.device)
     if count:
-        side_by_side = max(triton.cdiv(capacity, TAKE_SLOTS), triton.cdiv(width, TAKE_COLUMNS) if casts else 1)
+        side_by_side = max(triton.cdiv(lists * capacity, TAKE_SLOTS), triton.cdiv(width, TAKE_COLUMNS) if casts else 1)
         with torch.cuda.device_of(rows):
-            _take[(triton.cdiv(count, TAKE_ROWS), side_by_side)](
+            _take[(triton.cdiv(count, TAKE_ROWS) * side_by_side,)](
                 rows,
-                kept,
+                kept.contiguous(),
                 low,
                 taken,
                 count,
+                side_by_side,
                 WIDTH=width,
                 CAPACITY=capacity,
+                LISTS=lists,
                 CAST=casts,
                 ROWS=TAKE_ROWS,
                 COLUMNS=TAKE_COLUMNS,

@@ -20,16 +20,12 @@ no pass of its own, nor are g₁ + g₂ and the cast of dx. The sums are those o
     μ, ρ       [...]         float32
     partial    [2, S, D]     dγ and dβ of S parts of the rows, in float32, which a second launch adds up
 
-Where a mixed layer reads z, the backward pass also makes the kept columns of z' that it needs (kept_inputs.py): x̂ is
-there, and no pass has to read z' for them.
-
 In plain torch here, which is also the reference; norm_triton.py has a kernel for the forward pass and two for the
 backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -38,7 +34,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from steadytune.kernels.handed_on import Handed
-from steadytune.kernels.kept_inputs import Source, columns_of, multiply_
 
 DEVICES = {"cuda"}  # where layers may run so
 WIDEST = 8192  # columns: a program holds a whole row
@@ -63,8 +58,6 @@ class Asked(NamedTuple):
     x: bool
     sums: bool  # dγ and dβ
     low: torch.dtype | None = None  # dx in this type, too
-    slots: Sequence[Tensor] = ()  # lists of kept columns of z'
-    kept: torch.dtype | None = None  # their type
 
 
 class Gradients(NamedTuple):
@@ -74,7 +67,6 @@ class Gradients(NamedTuple):
     gamma: Tensor | None
     beta: Tensor | None
     low: Tensor | None = None
-    kept: Sequence[Tensor] = ()
 
 
 def is_served(device: str) -> bool:
@@ -92,38 +84,32 @@ class _QuickNorm(torch.autograd.Function):
         beta: Tensor | None,
         eps: float,
         dtype: torch.dtype,
-        source: Source,
-    ) -> tuple[Tensor | None, ...]:
+    ) -> tuple[Tensor, ...]:
         x = x.contiguous()
         made = normalise(x, gamma, beta, eps, dtype, residual.contiguous() if residual is not None else None)
-        ctx.save_for_backward(made.x, gamma, beta, made.mean, made.rstd)
+        ctx.save_for_backward(made.x, gamma, made.mean, made.rstd)
         ctx.low = x.dtype if residual is not None and x.dtype != made.x.dtype else None
-        ctx.source, ctx.dtype = source, dtype
         door = torch.ops.aten._unsafe_view(made.z, made.z.shape)  # for autograd another tensor, and no view
-        total = made.x if residual is not None else None
-        ctx.mark_non_differentiable(*(each for each in (made.low, made.mean, made.rstd, total) if each is not None))
+        ctx.mark_non_differentiable(made.low)
         ctx.set_materialize_grads(False)  # or autograd would write zeros for gradients that nobody gives
-        return made.z, door, made.low, made.mean, made.rstd, total
+        return made.z, door, made.low
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, other: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, other: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             grad, other = other, None
         if grad is None:
-            return (None,) * 7
+            return (None,) * 6
         asks_x, asks_residual, asks_gamma, asks_beta, *_ = ctx.needs_input_grad
-        x, gamma, beta, mean, rstd = ctx.saved_tensors
-        wanted = ctx.source.claim_()
+        x, gamma, mean, rstd = ctx.saved_tensors
         low = ctx.low if asks_x else None
-        slots = [each.slots for each in wanted]
-        asked = Asked(asks_residual or (asks_x and low is None), asks_gamma or asks_beta, low, slots, ctx.dtype)
+        asked = Asked(asks_residual or (asks_x and low is None), asks_gamma or asks_beta, low)
         other = other.contiguous() if other is not None else None
-        found = gradients(grad.contiguous(), x, gamma, mean, rstd, asked, other, beta)
-        multiply_(wanted, found.kept)
+        found = gradients(grad.contiguous(), x, gamma, mean, rstd, asked, other)
         grad_x = found.x if low is None else found.low
         sums = found.gamma if asks_gamma else None, found.beta if asks_beta else None
-        return grad_x if asks_x else None, found.x if asks_residual else None, *sums, None, None, None
+        return grad_x if asks_x else None, found.x if asks_residual else None, *sums, None, None
 
 
 class Output(NamedTuple):
@@ -145,9 +131,8 @@ def quick_norm(
     z and the door have a gradient, and the cast has none: it is for those who compute the gradient of what they read by
     themselves, as kernels/linear.py does. A second derivative is refused.
     """
-    source = Source(lambda *made_of: _scaled(*made_of).to(dtype).reshape(-1, made_of[0].shape[-1]))
-    z, door, low, mean, rstd, total = _QuickNorm.apply(x, residual, gamma, beta, eps, dtype, source)
-    return Output(z, Handed(low, door, source, ((x if total is None else total).detach(), gamma, beta, mean, rstd)))
+    z, door, low = _QuickNorm.apply(x, residual, gamma, beta, eps, dtype)
+    return Output(z, Handed(low, door))
 
 
 def normalise(
@@ -179,14 +164,12 @@ def normalise_torch(
     mean = wide.mean(-1)
     centred = wide - mean[..., None]
     rstd = (centred.square().mean(-1) + eps).rsqrt()
-    z = _scaled(x, gamma, beta, mean, rstd)
+    z = centred * rstd[..., None]
+    if gamma is not None:
+        z = z * gamma
+    if beta is not None:
+        z = z + beta
     return Normalised(z, z.to(dtype).view(-1, x.shape[-1]), mean, rstd, x)
-
-
-def _scaled(x: Tensor, gamma: Tensor | None, beta: Tensor | None, mean: Tensor, rstd: Tensor) -> Tensor:
-    z = (x.to(mean.dtype) - mean[..., None]) * rstd[..., None]
-    z = z if gamma is None else z * gamma
-    return z if beta is None else z + beta
 
 
 def gradients(
@@ -197,15 +180,13 @@ def gradients(
     rstd: Tensor,
     asked: Asked,
     other: Tensor | None = None,
-    beta: Tensor | None = None,
 ) -> Gradients:
-    """The backward pass; the same bits every time. `grad` and `other` are g₁ and g₂, contiguous as x; β is for kept
-    columns of z'."""
+    """The backward pass; the same bits every time. `grad` and `other` are g₁ and g₂, contiguous as x."""
     if _has_kernels(x) and grad.dtype in _TYPES and (other is None or other.dtype in _TYPES):
         from steadytune.kernels.norm_triton import gradients_triton
 
-        return gradients_triton(grad, x, gamma, mean, rstd, asked, other, beta)
-    return gradients_torch(grad, x, gamma, mean, rstd, asked, other, beta)
+        return gradients_triton(grad, x, gamma, mean, rstd, asked, other)
+    return gradients_torch(grad, x, gamma, mean, rstd, asked, other)
 
 
 def gradients_torch(
@@ -216,10 +197,9 @@ def gradients_torch(
     rstd: Tensor,
     asked: Asked,
     other: Tensor | None = None,
-    beta: Tensor | None = None,
 ) -> Gradients:
     g = grad.to(mean.dtype) if other is None else grad.to(mean.dtype) + other
-    x_hat, columns = _scaled(x, None, None, mean, rstd), x.shape[-1]
+    x_hat, columns = (x.to(mean.dtype) - mean[..., None]) * rstd[..., None], x.shape[-1]
     grad_x = low = grad_gamma = grad_beta = None
     if asked.x or asked.low is not None:
         scaled = g * gamma if gamma is not None else g
@@ -229,11 +209,7 @@ def gradients_torch(
         low = whole.to(asked.low) if asked.low is not None else None
     if asked.sums:
         grad_gamma, grad_beta = (g * x_hat).view(-1, columns).sum(0), g.view(-1, columns).sum(0)
-    kept = []
-    if asked.slots:
-        rows = _scaled(x, gamma, beta, mean, rstd).to(asked.kept).view(-1, columns)
-        kept = [columns_of(rows, slots) for slots in asked.slots]
-    return Gradients(grad_x, grad_gamma, grad_beta, low, kept)
+    return Gradients(grad_x, grad_gamma, grad_beta, low)
 
 
 def _has_kernels(x: Tensor) -> bool:

@@ -2,8 +2,8 @@
 
     _normalise   reads x, or h and r and writes their sum, and writes z in float32 and its cast: 10 bytes per element
                  for float32 rows, 16 for a sum with a low h
-    _gradients   reads g₁, g₂ and x, writes dx, and in a low type, too: 12 to 18 bytes per element; two sums per program
-                 and column to `partial`; and kept columns of z', whose x is in the cache from the pass itself
+    _gradients   reads g₁, g₂ and x, writes dx, and in a low type, too: 12 to 18 bytes per element; and two sums per
+                 program and column to `partial`
     _add         reads `partial`, writes dγ and dβ
 
 A program holds a tile of whole rows: TILE elements, or one row where a row has more. A tile is as wide as the next
@@ -23,8 +23,6 @@ that are few enough for one part need no second launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import torch
 import triton
 import triton.language as tl
@@ -35,7 +33,6 @@ from steadytune.kernels.norm import Asked, Gradients, Normalised
 TILE = 2048  # elements of a program
 EACH = 16  # of them per thread
 PARTS = 512  # at most, of the rows in the backward pass; a power of two
-LISTS = 3  # of kept columns that a pass makes: those of query, key and value
 ADD_COLUMNS, ADD_WARPS = 8, 8  # of `partial`: 32 bytes of each of its rows, all at once
 
 
@@ -72,33 +69,11 @@ def _normalise(  # type: ignore[no-untyped-def]
     tl.store(rstds + row, rstd, mask=row < rows)
 
 
-@triton.jit
-def _keep(  # type: ignore[no-untyped-def]
-    x, gamma, beta, slots, kept, row, there, mean, rstd, columns, capacity,
-    HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr, SLOTS: tl.constexpr,
-):  # fmt: skip
-    """The columns of z' in a list, of the rows of a tile, as `_normalise` makes them; 1 in a last slot that is free."""
-    slot = tl.arange(0, SLOTS)
-    column = tl.load(slots + slot, mask=slot < capacity, other=-1)
-    taken = column >= 0
-    long_row = row.to(tl.int64)[:, None]
-    value = tl.load(x + long_row * columns + column[None, :], mask=there[:, None] & taken[None, :], other=0.0)
-    value = (value.to(tl.float32) - mean[:, None]) * rstd[:, None]
-    if HAS_GAMMA:
-        value *= tl.load(gamma + column, mask=taken, other=0.0)[None, :]
-    if HAS_BETA:
-        value += tl.load(beta + column, mask=taken, other=0.0)[None, :]
-    value = tl.where(taken[None, :], value, tl.where(slot == capacity - 1, 1.0, 0.0)[None, :])
-    to = kept + long_row * capacity + slot[None, :]
-    tl.store(to, value.to(kept.dtype.element_ty), mask=there[:, None] & (slot < capacity)[None, :])
-
-
 @triton.jit(do_not_specialize=["parts"])
 def _gradients(  # type: ignore[no-untyped-def]
-    grad, other, x, gamma, beta, means, rstds, grad_x, grad_low, partial,
-    slots_0, slots_1, slots_2, kept_0, kept_1, kept_2, rows, columns, width, parts, capacity,
-    HAS_OTHER: tl.constexpr, HAS_GAMMA: tl.constexpr, HAS_BETA: tl.constexpr,
-    ASKS_X: tl.constexpr, ASKS_LOW: tl.constexpr, ASKS_SUMS: tl.constexpr, LISTS: tl.constexpr, SLOTS: tl.constexpr,
+    grad, other, x, gamma, means, rstds, grad_x, grad_low, partial, rows, columns, width, parts,
+    HAS_OTHER: tl.constexpr, HAS_GAMMA: tl.constexpr,
+    ASKS_X: tl.constexpr, ASKS_LOW: tl.constexpr, ASKS_SUMS: tl.constexpr,
     TILES: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
@@ -132,18 +107,6 @@ def _gradients(  # type: ignore[no-untyped-def]
                 tl.store(grad_x + at, g.to(grad_x.dtype.element_ty), mask=inside)
             if ASKS_LOW:
                 tl.store(grad_low + at, g.to(grad_low.dtype.element_ty), mask=inside)
-        if LISTS > 0:
-            _keep(
-                x, gamma, beta, slots_0, kept_0, row, there, mean, rstd, columns, capacity, HAS_GAMMA, HAS_BETA, SLOTS
-            )
-        if LISTS > 1:
-            _keep(
-                x, gamma, beta, slots_1, kept_1, row, there, mean, rstd, columns, capacity, HAS_GAMMA, HAS_BETA, SLOTS
-            )
-        if LISTS > 2:
-            _keep(
-                x, gamma, beta, slots_2, kept_2, row, there, mean, rstd, columns, capacity, HAS_GAMMA, HAS_BETA, SLOTS
-            )
     if ASKS_SUMS:
         to = partial + column
         tl.store(to + part.to(tl.int64) * columns, tl.sum(of_gamma, 0), mask=real)
@@ -216,67 +179,45 @@ def gradients_triton(
     rstd: Tensor,
     asked: Asked,
     other: Tensor | None = None,
-    beta: Tensor | None = None,
 ) -> Gradients:
     """`norm.gradients` of an x that has elements, at most norm.WIDEST in a row."""
+    asks_low = asked.low is not None
+    if not (asked.x or asks_low or asked.sums):
+        return Gradients(None, None, None)
     columns = x.shape[-1]
     count = x.numel() // columns
     high, wide, warps = tile(columns)
     parts, tiles = cut(count, high)
-    device, asks_low = x.device, asked.low is not None
     grad_x = torch.empty_like(x) if asked.x else None
-    low = torch.empty(x.shape, dtype=asked.low, device=device) if asks_low else None
-    partial = torch.empty(2, parts, columns, dtype=torch.float32, device=device) if asked.sums else None
-    kept = [torch.empty(count, len(slots), dtype=asked.kept, device=device) for slots in asked.slots]
-    passes = list(_in_passes(asked.slots, kept))
-    for number, (lists, targets) in enumerate(passes or [([], [])]):
-        first = number == 0  # lists of other lengths, and more than three, have a pass of their own
-        if not (first and (asked.x or asks_low or asked.sums)) and not lists:
-            continue
-        unused = [mean] * (LISTS - len(lists))  # addresses are needed, and then not used
-        with torch.cuda.device_of(x):
-            _gradients[(parts,)](
-                grad,
-                other if other is not None else mean,
-                x,
-                gamma.contiguous() if gamma is not None else mean,
-                beta.contiguous() if beta is not None else mean,
-                mean,
-                rstd,
-                grad_x if grad_x is not None else mean,
-                low if low is not None else mean,
-                partial if partial is not None else mean,
-                *(*lists, *unused),
-                *(*targets, *unused),
-                count,
-                columns,
-                float(columns),
-                parts,
-                len(lists[0]) if lists else 0,
-                HAS_OTHER=other is not None,
-                HAS_GAMMA=gamma is not None,
-                HAS_BETA=beta is not None,
-                ASKS_X=first and asked.x,
-                ASKS_LOW=first and asks_low,
-                ASKS_SUMS=first and asked.sums,
-                LISTS=len(lists),
-                SLOTS=triton.next_power_of_2(len(lists[0])) if lists else 1,
-                TILES=tiles,
-                ROWS=high,
-                WIDE=wide,
-                num_warps=warps,
-            )
+    low = torch.empty(x.shape, dtype=asked.low, device=x.device) if asks_low else None
+    partial = torch.empty(2, parts, columns, dtype=torch.float32, device=x.device) if asked.sums else None
+    with torch.cuda.device_of(x):
+        _gradients[(parts,)](
+            grad,
+            other if other is not None else mean,  # an address is needed, and then not used
+            x,
+            gamma.contiguous() if gamma is not None else mean,
+            mean,
+            rstd,
+            grad_x if grad_x is not None else mean,
+            low if low is not None else mean,
+            partial if partial is not None else mean,
+            count,
+            columns,
+            float(columns),
+            parts,
+            HAS_OTHER=other is not None,
+            HAS_GAMMA=gamma is not None,
+            ASKS_X=asked.x,
+            ASKS_LOW=asks_low,
+            ASKS_SUMS=asked.sums,
+            TILES=tiles,
+            ROWS=high,
+            WIDE=wide,
+            num_warps=warps,
+        )
     grad_gamma, grad_beta = _added(partial) if partial is not None else (None, None)
-    return Gradients(grad_x, grad_gamma, grad_beta, low, kept)
-
-
-def _in_passes(slots: Sequence[Tensor], kept: Sequence[Tensor]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Lists of one length, at most LISTS at a time."""
-    for length in dict.fromkeys(map(len, slots)):
-        alike = [(each, to) for each, to in zip(slots, kept, strict=True) if len(each) == length]
-        for start in range(0, len(alike), LISTS):
-            some = alike[start : start + LISTS]
-            yield [each for each, _ in some], [to for _, to in some]
+    return Gradients(grad_x, grad_gamma, grad_beta, low)
 
 
 def tile(columns: int) -> tuple[int, int, int]:
