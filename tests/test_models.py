@@ -176,7 +176,7 @@ def test_missing_weights_of_the_body_are_not_drawn_at_random(copy_of):
     ],
 )
 def test_a_name_that_is_no_model(name, match, tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "_online", lambda: False)
+    monkeypatch.setattr(models, "online", lambda: False)
     (tmp_path / "file.txt").write_text("hello")
     refused(name.format(folder=tmp_path), match)
 

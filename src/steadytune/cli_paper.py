@@ -84,6 +84,7 @@ def run(
 
     from steadytune.papers.experiment import reads_data
     from steadytune.papers.experiments import find_experiment
+    from steadytune.papers.needed_models import refuse_missing_models
     from steadytune.papers.run import Workshop, command, refuse_what_cannot_be_run, run_experiment
     from steadytune.study.command import run_study
 
@@ -94,6 +95,8 @@ def run(
     )
     for id in ids:  # all of them, before the first is run
         refuse_what_cannot_be_run(id, workshop)
+        if on is On.local:  # the nodes of a cluster have their own
+            refuse_missing_models(id, workshop)
     console = Console(quiet=quiet)
 
     def run_file(file: Path, known: Sequence[str]) -> int:

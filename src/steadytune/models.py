@@ -11,21 +11,18 @@ Every way in which this fails is a sentence.
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
 from steadytune.errors import SteadytuneError
+from steadytune.hub import looks_like_path, online
 from steadytune.layers import HEAD, POOLER, find_layers
 from steadytune.recipe import Recipe
 from steadytune.rng import stream_seed
@@ -73,7 +70,7 @@ def source(recipe: Recipe) -> str:
     """The directory or hub name that configuration, tokenizer and weights are read from."""
     name = resolve(recipe.start_from or recipe.model)
     path = Path(name).expanduser()
-    if not path.exists() and not _looks_like_path(name):
+    if not path.exists() and not looks_like_path(name):
         return name
     if recipe.start_from and not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
         path = path / "model"  # a run that `fit` wrote
@@ -136,7 +133,7 @@ def load_pixels(recipe: Recipe) -> dict[str, Any]:
     if Path(name).is_dir():
         file: Any = Path(name, entry) if Path(name, entry).is_file() else None
     else:
-        options = {"local_files_only": not _online(), "_raise_exceptions_for_missing_entries": False}
+        options = {"local_files_only": not online(), "_raise_exceptions_for_missing_entries": False}
         file = _sentences(recipe, lambda: cached_file(name, entry, **options))
     return {} if file is None else dict(_sentences(recipe, lambda: json.loads(Path(file).read_text(encoding="utf-8"))))
 
@@ -236,7 +233,7 @@ def _load(auto: Any, recipe: Recipe, **options: Any) -> Any:
     name = source(recipe)
     options |= {"trust_remote_code": recipe.trust_remote_code}  # never None, which would ask on the terminal
     if not Path(name).is_dir():
-        options["local_files_only"] = not _online()
+        options["local_files_only"] = not online()
     with quiet():
         return _sentences(recipe, lambda: auto.from_pretrained(name, **options))
 
@@ -254,7 +251,7 @@ def _sentences(recipe: Recipe, action: Any) -> Any:
                 f"{name} comes with code of its own, which was not run. Read it, and set trust_remote_code if you "
                 "trust it."
             ) from error
-        if not Path(name).is_dir() and not _online():
+        if not Path(name).is_dir() and not online():
             raise SteadytuneError(
                 f"The model {name!r} is neither a directory nor in the local cache, and the hub cannot be reached. "
                 "Give a directory, or builtin:minilm."
@@ -264,26 +261,6 @@ def _sentences(recipe: Recipe, action: Any) -> Any:
                 f"{name} has no weights as safetensors, or they are damaged ({first}). Pickled weights are not read."
             ) from error
         raise SteadytuneError(f"The model {name} could not be loaded: {first}") from error
-
-
-def _looks_like_path(name: str) -> bool:
-    return name.startswith((".", "~", os.sep)) or name.count("/") > 1
-
-
-@cache
-def _online() -> bool:
-    """Whether the hub's name resolves. Asked once, because transformers would try for half a minute per file."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True
-    try:
-        socket.getaddrinfo(urlparse(constants.ENDPOINT).hostname, 443)
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from steadytune.cli_paper import paper
 from steadytune.errors import SteadytuneError
 from steadytune.papers.joined import AVERAGES, ENSEMBLES, FILE, joined_numbers
+from steadytune.papers.needed_models import refuse_missing_models
 from steadytune.papers.report import make_report
 from steadytune.papers.report_files import write_files
 from steadytune.papers.run import Workshop, run_experiment
@@ -75,6 +76,23 @@ def test_every_item_is_looked_at_before_the_first_is_run(steadytune):
 def test_a_model_that_is_not_there_is_refused_at_once(steadytune, given, says):
     assert says in steadytune("run", "mixout/table-1", "--scale", "smoke", "--model", given)
     assert nothing_written()
+
+
+def test_models_that_cannot_be_had_are_named_before_hundreds_of_runs_ask_for_them(steadytune, tmp_path, monkeypatch):
+    monkeypatch.setattr("steadytune.hub.online", lambda: False)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: None)
+    full = ("--scale", "full", "--data", tmp_path)
+    said = steadytune("run", "mixout/table-1", *full)
+    assert "mixout/table-1 is run with bert-large-uncased, which this machine does not have" in said
+    assert "--model bert-large-uncased=DIR" in said
+    several = steadytune("run", "few-sample/table-7", *full)
+    assert all(name in several for name in ("xlnet-large-cased", "roberta-large", "electra-large", "bart-large"))
+    assert nothing_written()
+    (tmp_path / "bert").mkdir()
+    workshop = Workshop(tmp_path / "out", "full", tmp_path, {"bert-large-uncased": str(tmp_path / "bert")})
+    for id in ("mixout/table-1", "rdrop/translation", THEORY):  # the second makes its model
+        refuse_missing_models(id, workshop)
+    refuse_missing_models("mixout/table-1", Workshop(tmp_path / "out", "full", tmp_path, known=("kept",)))
 
 
 def test_theory_needs_no_data_folder(steadytune):

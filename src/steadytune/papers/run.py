@@ -263,7 +263,9 @@ def scale_of(id: str, out: Path) -> Scale:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise SteadytuneError(f"{out} has no runs of {id}. Run it first: steadytune paper run {id} --out {out}")
+        raise SteadytuneError(
+            f"{out} has no runs of {id}. Run it first: steadytune paper run {id} --scale small --out {out}"
+        )
     raise SteadytuneError(f"{out} has runs of {id} at the scales {' and '.join(found)}: say which with --scale.")
 
 
