@@ -52,13 +52,14 @@ def side_by_side(gpus: Iterable[str]) -> Iterator[Served]:
 
     A GPU that cannot be shared is left out.
     """
-    if _is_off():
+    wanted = list(dict.fromkeys(gpus))
+    if not wanted or _is_off():
         yield {}
     elif _is_there():
-        yield {gpu: {} for gpu in gpus}
+        yield {gpu: {} for gpu in wanted}
     else:
         with ExitStack() as stack:
-            tried = {gpu: stack.enter_context(_daemon(gpu)) for gpu in dict.fromkeys(gpus)}
+            tried = {gpu: stack.enter_context(_daemon(gpu)) for gpu in wanted}
             yield {gpu: environment for gpu, environment in tried.items() if environment is not None}
 
 
