@@ -64,9 +64,9 @@ def test_each_gpu_has_a_daemon_that_sees_no_other_and_quits(daemon):
     assert not any(os.path.exists(place) for place in places)
 
 
-@pytest.mark.parametrize("fault", ["no daemon", "does not start", "serves nobody", "MIG", "off"])
+@pytest.mark.parametrize("fault", ["no daemon", "does not start", "serves nobody", "MIG", "off", "no room"])
 def test_where_none_can_be_had_nothing_is_served_and_nothing_left(daemon, fault, monkeypatch, tmp_path):
-    monkeypatch.setattr(mps, "_PLACE", str(tmp_path))
+    monkeypatch.setattr(mps, "_PLACE", str(tmp_path / "nowhere" if fault == "no room" else tmp_path))
     if fault != "no daemon":
         daemon(broken=fault == "does not start", works=fault != "serves nobody")
     if fault == "off":

@@ -78,7 +78,11 @@ def _daemon(gpu: str) -> Iterator[Mapping[str, str] | None]:
     if shutil.which(CONTROL) is None or gpu.startswith("MIG"):
         yield None
         return
-    place = tempfile.mkdtemp(prefix="steadytune-mps-", dir=_PLACE)
+    try:
+        place = tempfile.mkdtemp(prefix="steadytune-mps-", dir=_PLACE)
+    except OSError:  # a container may have nothing there that can be written
+        yield None
+        return
     told = {_PIPE: place, _LOG: place}
     holder = subprocess.Popen(
         ["sh", "-c", _HOLD],
