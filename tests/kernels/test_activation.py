@@ -64,7 +64,6 @@ def test_the_function_and_what_it_hands_on():
     assert torch.equal(a, functional.gelu(h))
     assert torch.equal(handed.rows, a.detach().view(6, 8))
     assert not handed.rows.requires_grad
-    assert torch.equal(handed.source.remake(*handed.made_of), handed.rows)
     turned = torch.randn(8, 4, requires_grad=True).t()
     torch.testing.assert_close(gelu(turned)[0], functional.gelu(turned))
     (grad,) = torch.autograd.grad(a.square().sum(), h, create_graph=True)

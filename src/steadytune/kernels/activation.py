@@ -48,10 +48,9 @@ class _Gelu(torch.autograd.Function):
 
 def gelu(h: Tensor) -> tuple[Tensor, Handed]:
     """GELU of h, and what those that read it next are handed. A second derivative is refused."""
-    source = Source(lambda h: functional.gelu(h).view(-1, h.shape[-1]))
-    h = h.contiguous()
-    a = _Gelu.apply(h, source)
-    return a, Handed(a.detach().view(-1, a.shape[-1]), None, source, (h.detach(),))
+    source = Source()
+    a = _Gelu.apply(h.contiguous(), source)
+    return a, Handed(a.detach().view(-1, a.shape[-1]), None, source)
 
 
 def gelu_gradients(grad: Tensor, h: Tensor, slots: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

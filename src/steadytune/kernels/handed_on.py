@@ -80,7 +80,6 @@ class Handed(NamedTuple):
     rows: Tensor  # X in autocast's type, [N, D], without a gradient of its own
     door: Tensor | None = None  # X again: what is given back through it reaches its maker apart from X's own gradient
     source: Source | None = None  # who can make columns of X again in the backward pass
-    made_of: tuple[Tensor | None, ...] = ()  # what the source makes them of
 
 
 class SharedCast(HandedOn):

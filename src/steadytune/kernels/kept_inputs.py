@@ -6,8 +6,8 @@ An activation that made X keeps what it made X of, since its own backward pass n
 after those of all that read X, and goes over the same numbers once more; so it can write X_k on its way, and nothing of
 X has to be taken in the forward pass and kept until then:
 
-    source = Source(remake)                   # one for each forward pass of the layer that makes X
-    handed = Handed(..., source, made_of)     # to those that read X (handed_on.py)
+    source = Source()                         # one for each forward pass of the layer that makes X
+    handed = Handed(..., source)              # to those that read X (handed_on.py)
     source.want_(wanted)                      # in the backward pass of one that reads X: dY, and where G is to be
     wanted = source.claim_()                  # in the backward pass of the source, which makes each X_k, and then
     multiply_(wanted, kept)                   # G
@@ -19,10 +19,9 @@ before the source's pass. A backward pass that ends before the source's leaves G
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from steadytune.kernels.kept_gradients import KeptGradient
@@ -42,10 +41,9 @@ class Wanted(NamedTuple):
 
 
 class Source:
-    """One forward pass of a layer that can make X again. `remake` makes all of it, as rows in the low type."""
+    """One forward pass of a layer that can make columns of X again in its backward pass."""
 
-    def __init__(self, remake: Callable[..., Tensor]) -> None:
-        self.remake = remake
+    def __init__(self) -> None:
         self._wanted: list[Wanted] = []
 
     def want_(self, wanted: Sequence[Wanted]) -> None:
@@ -71,10 +69,3 @@ def columns_of(rows: Tensor, slots: Tensor) -> Tensor:
     taken = rows.index_select(1, slots.clamp(min=0)).masked_fill_(slots < 0, 0.0)
     taken[:, -1:].masked_fill_(slots[-1:] < 0, 1.0)
     return taken
-
-
-def multiply_again_(source: Source, made_of: Sequence[Tensor | None], wanted: Sequence[Wanted]) -> None:
-    """At once, from what the source keeps: where its backward pass will not come."""
-    rows = source.remake(*made_of)
-    with torch.no_grad():
-        multiply_(wanted, [columns_of(rows, each.slots) for each in wanted])

@@ -38,7 +38,7 @@ from torch.nn import functional
 
 from steadytune.kernels.handed_on import Handed
 from steadytune.kernels.kept_gradients import KeptGradient
-from steadytune.kernels.kept_inputs import Wanted, columns_of, multiply_again_
+from steadytune.kernels.kept_inputs import Source, Wanted, columns_of
 from steadytune.kernels.mixout_masks import Columns, has_kernels, spread
 from steadytune.kernels.products import joined, product, weight_product, weight_product_, weight_products_
 
@@ -83,7 +83,7 @@ class _ColumnLinears(torch.autograd.Function):
         layers: list[Layer],
         made: tuple[Tensor, Tensor | None] | None,
         form: Form,
-        given: Handed | None,  # with a source: `inputs` are then None, and made again by it
+        source: Source | None,  # makes `inputs` again, which are None then
         *parameters: Tensor | None,  # weights, then biases
     ) -> Tensor | tuple[Tensor, ...]:
         mixed, low_bias = _mix_all(layers, form) if made is None else made
@@ -93,9 +93,8 @@ class _ColumnLinears(torch.autograd.Function):
             *inputs,
             *(each for layer in layers for each in layer.columns),
             *(each for layer in layers for each in ((layer.weight, layer.target) if remade else (None, None))),
-            *(given.made_of if given is not None else ()),
         )
-        ctx.source = given.source if given is not None else None
+        ctx.source = source
         ctx.form, ctx.x_shape, ctx.x_dtype, ctx.w_dtype = form, x.shape, x.dtype, layers[0].weight.dtype
         ctx.b_dtype = layers[0].bias.dtype if layers[0].bias is not None else None
         ctx.widths = [len(layer.weight) for layer in layers]
@@ -110,7 +109,7 @@ class _ColumnLinears(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         form, widths, count = ctx.form, ctx.widths, len(ctx.widths)
         mixed, *saved = ctx.saved_tensors  # once: gradient checkpointing gives them out once
-        inputs, masks, sources, made_of = (saved[a:b] for a, b in pairwise((0, count, 3 * count, 5 * count, None)))
+        inputs, masks, sources = (saved[a:b] for a, b in pairwise((0, count, 3 * count, 5 * count)))
         columns = [Columns(*masks[2 * n : 2 * n + 2]) for n in range(count)]
         parts = [grad.reshape(-1, grad.shape[-1]) for grad in grads]
         rows = parts[0] if count == 1 else torch.cat(parts, 1)
@@ -142,10 +141,8 @@ class _ColumnLinears(torch.autograd.Function):
                 grad_weights[n], grad_biases[n] = made
             if asked[count + n] and grad_biases[n] is None:
                 grad_biases[n] = own.sum(0, dtype=ctx.b_dtype)
-        if wanted and grad_x is not None:
+        if wanted:
             ctx.source.want_(wanted)
-        elif wanted:
-            multiply_again_(ctx.source, made_of, wanted)
         return grad_x, None, None, None, None, None, None, *grad_weights, *grad_biases
 
 
@@ -184,8 +181,10 @@ def column_linears(
     x = x if given is None or given.door is None else given.door
     trains: list[bool] = []
     grad_enabled = torch.is_grad_enabled()
+    # x needs a gradient, or its source will have no backward pass.
     again = given is not None and given.source is not None and grad_enabled and x.requires_grad and kept_only
     again = again and all(layer.kept is not None and layer.weight.requires_grad for layer in layers)
+    source = given.source if given is not None and again else None
     with torch.no_grad():
         for layer in layers:
             trains.append(grad_enabled and layer.weight.requires_grad and not again)
@@ -193,7 +192,7 @@ def column_linears(
         found = iter(taken)
         inputs = [(next(found) if kept_only else low) if own else None for own in trains]
     parameters = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
-    outputs = _ColumnLinears.apply(x, low, inputs, list(layers), made, form, given if again else None, *parameters)
+    outputs = _ColumnLinears.apply(x, low, inputs, list(layers), made, form, source, *parameters)
     return outputs if len(layers) > 1 else (outputs,)
 
 
