@@ -388,6 +388,23 @@ def test_the_full_configuration_runs_on_a_tiny_model_of_the_same_architecture(na
     found = read_results(setting.folder)
     assert [trial.status for trial in found.trials] == ["finished"] * len(ARCHITECTURES[name])
     assert all(trial.last.validation is not None for trial in found.trials)
+    for trial in found.trials:  # it was trained: every part of the model has moved
+        moved = trial.history[-1]["distances"]["start"]
+        assert len(moved) > 2, moved
+        assert min(moved.values()) > 0.0, (trial.variant, moved)
+
+
+def test_every_model_of_the_full_scale_is_among_them():
+    there = {made.model for part in PARTS.values() if "full" in part.scales for made in recipes_of(part.name)}
+    tried = {made.model for name, kept in ARCHITECTURES.items() for made in recipes_of(name, kept)}
+    assert tried == there
+    assert there > set(SMOKE_MODELS)  # and Marian's, which has no name on the hub
+
+
+def recipes_of(name, kept=None):
+    for group, variants in study(name).groups.items():
+        if kept is None or group in kept:
+            yield from (recipe for each in variants for recipe in each.recipes.values())
 
 
 def test_the_docs_say_where_the_full_scale_looks_for_its_data():
