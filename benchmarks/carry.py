@@ -3,7 +3,6 @@
     python benchmarks/carry.py --data ../shared/data            # carry/, which git ignores
     # over there:
     tar -xJf carry/data.tar.xz -C carry
-    nvidia-cuda-mps-control -d              # where it is there: processes then need not take turns on the GPU
     PYTHONPATH=src:carry python3 benchmarks/evidence.py --data carry/data --per-gpu auto --known docs/results/runs-h200
 
 The bundled encoder goes in half precision, which is read as it is and trained in float32; the data as one archive. A

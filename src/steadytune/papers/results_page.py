@@ -1,6 +1,6 @@
 """All records of a folder on one page: `steadytune paper results docs/results` writes docs/results.md.
 
-    first    how many claims hold, and every claim with its verdict
+    first    how many claims hold, the main questions in short (in_short.py), and every claim with its verdict
     then     each item: the numbers measured beside the published ones, each claim with its test, and the command
     last     what has not been run
 
@@ -20,6 +20,7 @@ from steadytune.papers import published
 from steadytune.papers.catalogue import ITEMS, PAPERS, Cell, Item
 from steadytune.papers.experiment import Shown
 from steadytune.papers.experiments import EXPERIMENTS
+from steadytune.papers.in_short import answers
 from steadytune.papers.report import word
 from steadytune.papers.tables import beside, printed_items
 from steadytune.papers.verdicts import Verdict
@@ -38,6 +39,9 @@ scale* where it has not: that is not yet the opposite, which `measured` names wh
 it does on the datasets and settings that were run, and `measured` says how many were not. *Cannot be said*: too few
 runs, or none that could decide it. *Not counted*: identities, which cannot come out otherwise, checks of this project's
 own code, and claims that another table or figure counts already."""
+_IN_SHORT = """\
+Means over all seeds, and how many runs failed. A claim is the paper's where it does not say *ours*; its test is in its
+section."""
 _ORDER = {True: "hold", False: "do not hold", None: "cannot be said"}
 
 
@@ -78,7 +82,7 @@ def read_records(folder: Path) -> list[Record]:
 def results_page(folder: Path) -> str:
     """The Markdown of the page that stands beside the folder."""
     records = read_records(folder)
-    parts = ["# What came out", _ABOUT, _counts(records), "## Every claim"]
+    parts = ["# What came out", _ABOUT, _counts(records), _in_short(records), "## Every claim"]
     parts += [_overview(records, paper) for paper in PAPERS]
     for record in records:
         parts += _section(record, folder)
@@ -97,6 +101,22 @@ def _counts(records: Sequence[Record]) -> str:
     beside = len(every) - len(verdicts)
     more = f" {beside} more are not counted." if beside else ""
     return f"Here are {items}, with {len(holds)} claims: {told}.{more}"
+
+
+def _in_short(records: Sequence[Record]) -> str:
+    by_id = {record.item.id: record for record in records}
+    rows = []
+    for question, measured, verdict in answers({id: record.data for id, record in by_id.items()}):
+        record = by_id[question.item]
+        came_out = record.word(verdict) + (f", p {_relation(verdict)}" if verdict.p_value is not None else "")
+        link = f"[{record.item.id}](#{_anchor(record)})"
+        rows.append((escape(question.text), escape(measured), f"{escape(verdict.text)}: **{came_out}** ({link})"))
+    return f"## In short\n\n{_IN_SHORT}\n\n" + _table(("question", "measured", "the claim"), rows) if rows else ""
+
+
+def _relation(verdict: Verdict) -> str:
+    told = p_value(verdict.p_value)
+    return told if told.startswith("<") else f"= {told}"
 
 
 def _overview(records: Sequence[Record], paper: str) -> str:
