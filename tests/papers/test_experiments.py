@@ -600,7 +600,12 @@ def test_what_is_computed_says_where(tmp_path):
     workshop = Workshop(tmp_path, "smoke")
     for id in ("few-sample/figure-1", "mixout/figure-2"):
         assert run_experiment(id, workshop, None) == 0
-        assert make_report(id, workshop).record()["made_with"]["device"] == "cpu"
+        record = make_report(id, workshop).record()
+        assert record["made_with"]["device"] == "cpu"
+        assert all(each["n"] == len(each["values"]) == 3 for each in record["cells"])
+    assert len(record["cells"]) == 4 * 4 * 3, (
+        "of the digits: every restart, by form of mixout, by what was measured, by p"
+    )
 
 
 def test_the_command_runs_and_reports(tmp_path):
