@@ -183,6 +183,7 @@ def _notes(reader: Reader) -> list[str]:
     told = ", ".join(f"{task} {' or '.join(f'{rate:g}' for rate in sorted(found))}" for task, found in rates.items())
     crashed = sum(trial.status == "failed" for trial in shown.trials)
     notes = [_SCALE[reader.workshop.scale], f"Models: {', '.join(models)}.", f"Learning rates: {told}."]
+    notes += dict.fromkeys(study.about for study in reader.studies if study.about)  # such as what "Re-init 5" is here
     if reader.workshop.scale != "smoke":
         for task, info in shown.tasks.items():
             notes += [f"{task}: {said}" for said in info.notes if "not GLUE" in said or said.startswith("Of train")]
