@@ -341,3 +341,14 @@ def test_where_nothing_differs_neither_side_is_shown():
     for kind in ("greater", "less", "rising", "peak"):
         found = judge_case(claim(kind), same)
         assert (found.holds, found.reversed) == (False, False), kind
+
+
+@pytest.mark.parametrize("statistic", ["min", "max"])
+def test_the_worst_of_five_is_compared_with_the_worst_of_the_same_five(statistic):
+    """The worst of 20 is below the worst of 5 for no other reason than that there are more."""
+    few, many = sample(0.7, n=5), sample(0.7)
+    sign = 1 if statistic == "min" else -1
+    many.values[10] = 0.7 - sign * 0.5  # a seed that the others have not run
+    found = judge_case(claim("greater" if sign > 0 else "less", statistic=statistic), [few, many])
+    assert (found.toward, found.n) == (False, 5)
+    assert "within seeds" in found.how

@@ -32,6 +32,8 @@ class Outcome:
 
 def judge_case(claim: Claim, samples: Sequence[Sample]) -> Outcome:
     """All samples are there; they may be small."""
+    if claim.statistic in ("max", "min"):
+        samples = _of_common_seeds(samples)
     numbers = [sample.number(claim.statistic) for sample in samples]
     words = _words(claim, samples, numbers)
     n = min(sample.n for sample in samples)
@@ -47,6 +49,14 @@ def judge_case(claim: Claim, samples: Sequence[Sample]) -> Outcome:
         how = f"bootstrap of the runs, {DRAWS} draws, one tail"
         return Outcome(p < ALPHA, p, toward, n, how, words, opposite < ALPHA)
     return _TESTS[claim.kind](claim, samples, toward, words)
+
+
+def _of_common_seeds(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The worst of 20 runs is below the worst of 5 for no other reason than their number."""
+    common = [seed for seed in samples[0].seeds if all(seed in sample.seeds for sample in samples)]
+    if not common or any(sample.exact for sample in samples):
+        return samples
+    return [replace(sample, values=sample.at(common), seeds=tuple(common)) for sample in samples]
 
 
 def _words(claim: Claim, samples: Sequence[Sample], numbers: Sequence[float | None]) -> str:
