@@ -8,12 +8,14 @@ import platform
 import statistics
 import time
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+
+T = TypeVar("T")
 
 
 def interleaved(variants: dict[str, Callable[[], None]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
@@ -37,7 +39,9 @@ def ratio(times: dict[str, list[float]], name: str, base: str) -> float:
 
 
 def spread(values: list[float]) -> float:
-    """Half the interquartile range over the median."""
+    """Half the interquartile range over the median; one value says nothing of it."""
+    if len(values) < 2:
+        return float("nan")
     low, median, high = statistics.quantiles(values, n=4)
     return (high - low) / 2 / median
 
@@ -73,6 +77,14 @@ class PeakMemory(TorchDispatchMode):
             self.live -= size
 
         weakref.finalize(storage, freed)
+
+
+def chosen(found: dict[str, T], names: Sequence[str]) -> dict[str, T]:
+    """Those with these names, or all of them where none is given."""
+    unknown = [name for name in names if name not in found]
+    if unknown:
+        raise SystemExit(f"There is no {unknown[0]!r} here, but {', '.join(found)}.")
+    return {name: each for name, each in found.items() if not names or name in names}
 
 
 def machine() -> str:

@@ -27,7 +27,7 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from common import finish, machine, ratio, spread
+from common import chosen, finish, machine, ratio, spread
 from device import Bench
 from engine import STREAMS, model_directory, rows_to_learn, trainer
 from steadytune import AdamW
@@ -65,9 +65,7 @@ def engine(recipe: Recipe, encoded: Encoded, device: str, clock: Clock, **option
     train(recipe, encoded, STREAMS, device=device, progress=lambda _: clock.step_done(), **options)
 
 
-def measure(
-    name: str, device: str, rounds: int, steps: int, bench: Bench, only: Sequence[str] = ("",)
-) -> dict[str, Any]:
+def measure(name: str, device: str, rounds: int, steps: int, bench: Bench, only: Sequence[str] = ()) -> dict[str, Any]:
     cuda = device == "cuda"
     with tempfile.TemporaryDirectory() as place:
         tokens_from = model_directory(Path(place) / "tokens")
@@ -100,7 +98,7 @@ def measure(
             "engine, not cut": lambda clock: engine(recipe, encoded, device, clock, bucket=False),
             "engine, no graphs": lambda clock: engine(recipe, encoded, device, clock, graphs=False),
         }
-        loops = {each: loop for each, loop in loops.items() if any(each.startswith(some) for some in only)}
+        loops = chosen(loops, only)
         seconds: dict[str, list[float]] = {each: [] for each in loops}
         for number in range(rounds + 1):
             for each, loop in loops.items():
@@ -136,7 +134,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--models", nargs="+", default=["6x384", "base", "large"], choices=SHAPES)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--loops", nargs="+", default=[""], help="whose names begin so; trainer must be one")
+    parser.add_argument("--loops", nargs="+", default=[], help="by their names; trainer and engine must be two of them")
     parser.add_argument("--steps", type=int, default=60, help="timed steps of each loop in a round")
     options = parser.parse_args()
     print(machine())

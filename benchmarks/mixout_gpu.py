@@ -35,7 +35,7 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity
 from transformers import BertConfig, BertForSequenceClassification
 
-from common import finish, machine
+from common import chosen, finish, machine
 from device import Bench, Step
 from mixout_passes import passes
 from mixout_tune import tune
@@ -205,9 +205,7 @@ def allocated(bench: Bench) -> int:
 def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int], only: Sequence[str]) -> dict[str, Any]:
     steps, memory, floors, seconds = {}, {}, {}, {}
     shared = torch.cuda.graph_pool_handle() if bench.cuda else None
-    for name, make in variants(bench, sizes, shape).items():
-        if not any(name.startswith(each) for each in only):
-            continue
+    for name, make in chosen(variants(bench, sizes, shape), only).items():
         base = allocated(bench)
         training = make()
         training.step()  # makes the optimiser's moments
@@ -226,7 +224,7 @@ def compare(bench: Bench, sizes: dict[str, int], shape: tuple[int, int], only: S
         print(f"{name:34} {peak / 2**20:12.0f} {peak / memory[DROPOUT]:11.3f} {floors[name]:14.3f}")
     result |= {"memory": {name: peak / memory[DROPOUT] for name, peak in memory.items()}, "floors": floors}
     del steps
-    if only != [""]:
+    if only:
         return result
     blocks, tokens = sizes["num_hidden_layers"], shape[0] * shape[1]
     return {**result, "passes_ms": passes(bench, sizes["hidden_size"], sizes["intermediate_size"], blocks, tokens)}
@@ -255,9 +253,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs: launching is timed too")
     parser.add_argument("--tiny", action="store_true", help="a small model and batch, to try the script")
     parser.add_argument("--shapes", type=int, nargs="+", choices=[0, 1], default=[0, 1], help="32x128, 64x256")
-    parser.add_argument(
-        "--only", nargs="+", default=[""], help="variants whose names begin so; dropout(0.1) must be one"
-    )
+    parser.add_argument("--only", nargs="+", default=[], help="variants, by their names; dropout(0.1) must be one")
     parser.add_argument("--tune", action="store_true", help="compare tile sizes and forms of products, no whole steps")
     parser.add_argument("--profile", action="store_true", help="list the kernels of a step, no timed steps")
     options = parser.parse_args()
@@ -265,20 +261,20 @@ def main() -> None:
     started = time.perf_counter()
     bench = Bench(options.device, options.rounds or (31 if options.device == "cuda" else 3), options.eager)
     print(f"{bench.operations / 1e12:.3g} Tflop/s in a large product, {bench.bytes / 1e9:.4g} GB/s in a large copy")
-    chosen = [(2, 16), (4, 16)] if options.tiny else SHAPES
+    shapes = [(2, 16), (4, 16)] if options.tiny else SHAPES
     # On a CPU the layers take the device's way too: the same script, in plain torch.
     devices = nullcontext() if bench.cuda else mock.patch.object(mixed_layers, "COLUMN_DEVICES", {"cpu"})
     sizes, results = TINY if options.tiny else LARGE, {}
     with devices:
         for number in options.shapes:
             if options.profile:
-                profile(bench, sizes, chosen[number])
+                profile(bench, sizes, shapes[number])
             if options.tune:
-                tokens = chosen[number][0] * chosen[number][1]
+                tokens = shapes[number][0] * shapes[number][1]
                 tune(bench, sizes["hidden_size"], sizes["intermediate_size"], tokens)
             if options.profile or options.tune:
                 continue
-            results[f"{SHAPES[number][0]}x{SHAPES[number][1]}"] = compare(bench, sizes, chosen[number], options.only)
+            results[f"{SHAPES[number][0]}x{SHAPES[number][1]}"] = compare(bench, sizes, shapes[number], options.only)
     summary: dict[str, Any] = {"seconds": time.perf_counter() - started, "machine": machine(), "parts": results}
     for name, result in results.items():
         for p in [p for p in ("0.7", "0.9") if f"mixout({p})" in result["ratio"]]:

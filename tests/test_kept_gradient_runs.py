@@ -29,7 +29,7 @@ from steadytune.kernels.kept_gradients import KeptGradients  # noqa: E402
 from steadytune.kernels.kept_inputs import Source  # noqa: E402
 from steadytune.methods import mixed_layers  # noqa: E402
 from steadytune.methods.mask_pool import MaskPool  # noqa: E402
-from tiny_tasks import tiny_run  # noqa: E402
+from tiny_tasks import save_model, tiny_run  # noqa: E402
 
 STREAMS = Streams(init=1, order=2, noise=3)
 
@@ -97,6 +97,16 @@ def test_why_masks_are_not_drawn_at_once_is_said(folder, device_path):
     assert "draws 2 masks in a step" in said
     once, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=2)
     assert not any(told in note for note in train(once, encoded, STREAMS)[0].notes)
+
+
+def test_a_model_that_leaves_out_layers_has_no_pool(tmp_path, device_path, monkeypatch):
+    """Be the rehearsal as it may: a layer that a step leaves out would keep the gradient of the step before."""
+    save_model("translation", tmp_path, encoder_layerdrop=0.5)
+    recipe, encoded = tiny_run("translation", tmp_path, methods=(Mixout(p=0.5, layers="linear"),), steps=4)
+    monkeypatch.setattr(MaskPool, "why_not", lambda before, after: None)  # as after a rehearsal with every layer
+    (said,) = [note for note in train(recipe, encoded, STREAMS)[0].notes if "Mixout" in note]
+    assert "model.encoder.layerdrop" in said
+    assert not device_path
 
 
 @pytest.mark.parametrize("settings", [{"precision": "bf16"}, {"micro_batches": 3}, {"clip": 0.0}])

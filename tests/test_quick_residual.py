@@ -1,6 +1,9 @@
 """Residual connections that end in a norm, on a CPU in plain torch: the bits of sum and norm one after the other."""
 
+# ruff: noqa: RET504 (a forward to the letter)
+
 import copy
+import functools
 import pickle
 
 import pytest
@@ -92,6 +95,25 @@ class Inherited(BertOutput):
     pass
 
 
+def doubled(forward):
+    @functools.wraps(forward)
+    def wrapper(self, *inputs):
+        return 2 * forward(self, *inputs)
+
+    return wrapper
+
+
+class Decorated(BertOutput):
+    """Its source says just that, but for what is written above it."""
+
+    @doubled
+    def forward(self, hidden_states, input_tensor):
+        hidden_states = self.dense(hidden_states)
+        hidden_states = self.dropout(hidden_states)
+        hidden_states = self.LayerNorm(hidden_states + input_tensor)
+        return hidden_states
+
+
 def test_only_modules_that_say_just_that():
     config = TINY["bert"]().config
     modules = nn.ModuleDict(
@@ -99,6 +121,7 @@ def test_only_modules_that_say_just_that():
             "plain": BertOutput(config),
             "inherited": Inherited(config),
             "rewritten": Rewritten(config),
+            "decorated": Decorated(config),
             "patched": BertOutput(config),
             "another norm": BertOutput(config),
         }

@@ -93,7 +93,7 @@ def test_products_of_query_key_and_value(tokens, columns):
     weight_products_(kept, dy, list(x))
     assert all(each.is_written for each in kept)
     for values, own, taken in zip(memory, dy.split(256, 1), x, strict=True):
-        assert error(values, own.double().t() @ taken.double()) < 1e-5
+        assert error(values, own.double().t() @ taken.double()) < 1e-4  # 16,384 summands; a low type has 2e-3
 
 
 def test_a_graph_has_the_bits_of_eager_calls_and_nothing_waits():

@@ -8,6 +8,7 @@ import signal
 import pytest
 import torch
 
+from steadytune.study import mps
 from steadytune.study.folder import prepare, read_results
 from steadytune.study.local import run_local
 from steadytune.study.mps import CONTROL, side_by_side
@@ -29,6 +30,7 @@ def run(folder, file, **options):
     }
 
 
+@pytest.mark.skipif(mps._is_there(), reason="an MPS of somebody else's is there, and is used as it is")
 def test_a_gpu_is_shared_and_given_back():
     with side_by_side([GPU]) as served:
         assert list(served) == [GPU]

@@ -14,8 +14,19 @@ from steadytune.study.crew import Crew, Slot, shared_gpus, slots
 from steadytune.study.local import run_local
 from steadytune.study.mps import side_by_side
 
+works = mps._works
+HANGING = """#!/bin/sh
+echo $$ >> {log}
+sleep 60
+"""
 CONTROL = """#!/bin/sh
-echo "$1 gpu=$CUDA_VISIBLE_DEVICES $(cat)" >> {log}
+said=$(cat)
+if [ "$said" = get_server_list ]; then
+    [ -d "$CUDA_MPS_PIPE_DIRECTORY/log" ] && exit 0
+    echo "Cannot find MPS control daemon process"
+    exit 1
+fi
+echo "$1 gpu=$CUDA_VISIBLE_DEVICES $said" >> {log}
 [ -z "{broken}" ] || exit 1
 mkdir -p "$CUDA_MPS_PIPE_DIRECTORY/log"
 """
@@ -53,9 +64,9 @@ def test_each_gpu_has_a_daemon_that_sees_no_other_and_quits(daemon):
     assert not any(os.path.exists(place) for place in places)
 
 
-@pytest.mark.parametrize("fault", ["no daemon", "does not start", "serves nobody", "MIG", "off"])
+@pytest.mark.parametrize("fault", ["no daemon", "does not start", "serves nobody", "MIG", "off", "no room"])
 def test_where_none_can_be_had_nothing_is_served_and_nothing_left(daemon, fault, monkeypatch, tmp_path):
-    monkeypatch.setattr(mps, "_PLACE", str(tmp_path))
+    monkeypatch.setattr(mps, "_PLACE", str(tmp_path / "nowhere" if fault == "no room" else tmp_path))
     if fault != "no daemon":
         daemon(broken=fault == "does not start", works=fault != "serves nobody")
     if fault == "off":
@@ -65,12 +76,61 @@ def test_where_none_can_be_had_nothing_is_served_and_nothing_left(daemon, fault,
     assert not list(tmp_path.glob("steadytune-mps-*"))
 
 
-def test_one_that_is_there_is_used_as_it_is(daemon, monkeypatch):
+def test_a_daemon_that_never_answers_is_given_up(daemon, monkeypatch, tmp_path):
     log = daemon()
-    monkeypatch.setenv(mps._PIPE, "/somewhere")
+    (tmp_path / mps.CONTROL).write_text(HANGING.format(log=log))
+    monkeypatch.setattr(mps, "_PATIENCE", 0.5)
+    begun = time.monotonic()
+    with side_by_side(["0"]) as served:
+        assert served == {}
+    assert time.monotonic() - begun < 20
+    for pid in log.read_text().split():
+        assert not is_alive(pid)
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_one_that_is_there_is_used_as_it_is(daemon, monkeypatch, tmp_path):
+    log = daemon()
+    (tmp_path / "somewhere" / "log").mkdir(parents=True)
+    monkeypatch.setenv(mps._PIPE, str(tmp_path / "somewhere"))
     with side_by_side(["0", "1"]) as served:
         assert served == {"0": {}, "1": {}}
     assert not log.exists()
+    monkeypatch.setenv("PATH", "")  # in a container that is only given the pipe
+    with side_by_side(["0"]) as served:
+        assert served == {"0": {}}
+
+
+@pytest.mark.parametrize("where", ["as it was told", "where it usually is"])
+def test_one_that_has_gone_is_not_taken_for_one(daemon, monkeypatch, tmp_path, where):
+    """Its directory may outlive it. Programs that find nobody there go on in turns, without a word."""
+    daemon()
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "control").touch()
+    if where == "as it was told":
+        monkeypatch.setenv(mps._PIPE, str(tmp_path / "gone"))
+    else:
+        monkeypatch.setattr(mps, "_USUAL", tmp_path / "gone")
+    with side_by_side(["0"]) as served:
+        assert served["0"][mps._PIPE].startswith("/tmp/steadytune-mps-")
+
+
+def test_a_daemon_that_ends_after_it_has_started_serves_nobody(daemon, monkeypatch, tmp_path):
+    """Then a program gets on a GPU, but on that which has number 0 without the daemon."""
+    daemon()
+    file = tmp_path / mps.CONTROL
+    file.write_text(file.read_text().replace("mkdir", ": mkdir"))
+    monkeypatch.setattr(mps, "_works", works)
+    monkeypatch.setattr(mps, "_TRY", "")
+    with side_by_side(["1"]) as served:
+        assert served == {}
 
 
 def test_a_killed_study_leaves_no_daemon(daemon, tmp_path):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from steadytune.kernels import kept_gradients
 from steadytune.kernels.kept_gradients import KeptGradients
 from steadytune.methods import mixed_layers as layers_of_mixout
+from steadytune.methods.loss import noise_sources
 from steadytune.methods.mask_pool import MaskPool, column_layers, use_kept_columns_
 from steadytune.methods.mixed_layers import mixed_layers
 
@@ -54,7 +55,7 @@ class Masks:
             after = {name: layer.calls() for name, layer in layers.items()}
             for buffer, old in buffers:
                 buffer.copy_(old)
-        self.why_alone = MaskPool.why_not(before, after) or ""
+        self.why_alone = _leaves_out(self._model) or MaskPool.why_not(before, after) or ""
         if not self.why_alone:
             self._pool = MaskPool(self._model, self._low)
             alone = [layer for _, layer in mixed_layers(self._model) if layer not in set(layers.values())]
@@ -106,3 +107,9 @@ class Masks:
     def _rewind_(self) -> None:
         if self._counters:
             torch._foreach_copy_(self._counters, self._marked)
+
+
+def _leaves_out(model: nn.Module) -> str:
+    """Why one step says nothing of the next: a layer that is left out has no use for its mask, and no gradient."""
+    found = [name for name in noise_sources(model) if name.endswith("layerdrop")]
+    return f"{found[0]} leaves out layers at random; a pool draws one mask for every layer." if found else ""

@@ -90,6 +90,8 @@ def _can_be_quick(module: nn.Module) -> bool:
 @cache
 def _says_just_that(cls: type[nn.Module]) -> bool:
     """Whether this is the class's forward, to the letter."""
+    if hasattr(cls.forward, "__wrapped__"):
+        return False  # a decorator does more than the source says that it hands on
     try:
         lines = inspect.getsource(cls.forward).splitlines()
         names = list(inspect.signature(cls.forward).parameters)

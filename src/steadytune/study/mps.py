@@ -13,7 +13,9 @@ What one process does wrong on the GPU (a bad address, not a lack of memory) end
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,7 +42,8 @@ import ctypes
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
 raise SystemExit(bool(cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)))
 """
-_PATIENCE = 30.0  # seconds for a daemon to start, to serve, or to quit
+_NOBODY = b"Cannot find MPS control daemon"  # what the control program says then
+_PATIENCE = 30.0  # seconds for a daemon to start, to serve, to answer, or to quit
 
 
 @contextmanager
@@ -49,19 +52,20 @@ def side_by_side(gpus: Iterable[str]) -> Iterator[Served]:
 
     A GPU that cannot be shared is left out.
     """
-    if _is_off():
+    wanted = list(dict.fromkeys(gpus))
+    if not wanted or _is_off():
         yield {}
     elif _is_there():
-        yield {gpu: {} for gpu in gpus}
+        yield {gpu: {} for gpu in wanted}
     else:
         with ExitStack() as stack:
-            tried = {gpu: stack.enter_context(_daemon(gpu)) for gpu in dict.fromkeys(gpus)}
+            tried = {gpu: stack.enter_context(_daemon(gpu)) for gpu in wanted}
             yield {gpu: environment for gpu, environment in tried.items() if environment is not None}
 
 
 def _is_there() -> bool:
     """Whether the user has an MPS already, which our processes find by themselves."""
-    return _PIPE in os.environ or (_USUAL / "control").exists()
+    return (_PIPE in os.environ or (_USUAL / "control").exists()) and _answers({})
 
 
 def _is_off() -> bool:
@@ -74,7 +78,11 @@ def _daemon(gpu: str) -> Iterator[Mapping[str, str] | None]:
     if shutil.which(CONTROL) is None or gpu.startswith("MIG"):
         yield None
         return
-    place = tempfile.mkdtemp(prefix="steadytune-mps-", dir=_PLACE)
+    try:
+        place = tempfile.mkdtemp(prefix="steadytune-mps-", dir=_PLACE)
+    except OSError:  # a container may have nothing there that can be written
+        yield None
+        return
     told = {_PIPE: place, _LOG: place}
     holder = subprocess.Popen(
         ["sh", "-c", _HOLD],
@@ -86,16 +94,27 @@ def _daemon(gpu: str) -> Iterator[Mapping[str, str] | None]:
     )
     try:
         served = {**told, _VISIBLE: "0"}  # the only one that this daemon sees
-        assert holder.stdout is not None
-        yield served if holder.stdout.readline() == b"on\n" and _works(served) else None
+        yield served if _is_on(holder) and _works(served) else None
     finally:
-        with suppress(subprocess.TimeoutExpired, OSError):
+        try:
             holder.communicate(timeout=_PATIENCE)  # closes the pipe, and waits
+        except (subprocess.TimeoutExpired, OSError):
+            with suppress(ProcessLookupError):
+                os.killpg(holder.pid, signal.SIGKILL)
+            holder.communicate()
         shutil.rmtree(place, ignore_errors=True)
 
 
+def _is_on(holder: subprocess.Popen[bytes]) -> bool:
+    """Whether its daemon has started. One that never says so must not hold up the study."""
+    assert holder.stdout is not None
+    said, *_ = select.select([holder.stdout], [], [], _PATIENCE)
+    return bool(said) and holder.stdout.readline() == b"on\n"
+
+
 def _works(served: Mapping[str, str]) -> bool:
-    """Whether a process gets on the GPU in this way: in a container it may not."""
+    """Whether a process gets on the GPU in this way: in a container it may not. One that finds no daemon gets on, too,
+    but on whichever has that number without it."""
     try:
         tried = subprocess.run(
             [sys.executable, "-c", _TRY],
@@ -106,4 +125,21 @@ def _works(served: Mapping[str, str]) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return tried.returncode == 0
+    return tried.returncode == 0 and _answers(served)
+
+
+def _answers(served: Mapping[str, str]) -> bool:
+    """Whether an MPS is there, as far as can be asked: its directory outlives it."""
+    try:
+        asked = subprocess.run(
+            [CONTROL],
+            env={**os.environ, **served},
+            input=b"get_server_list\n",
+            capture_output=True,
+            timeout=_PATIENCE,
+        )
+    except FileNotFoundError:
+        return True  # a container may be given the pipe and nothing else
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return _NOBODY not in asked.stdout + asked.stderr
