@@ -219,3 +219,10 @@ def test_what_a_paper_says_against_its_own_method_is_claimed_too():
     assert above[1:] == [("wdecay", ["CoLA", "MRPC", "STS-B"]), ("mixout", ["RTE"])]
     (small_p,) = [claim for claim in find("mixout/figure-4").claims if claim.kind == "no_better"]
     assert {case[0].setting for case in small_p.cases} == {"p=0.1", "p=0.2", "p=0.3"}
+
+
+def test_what_is_called_an_identity_is_compared_and_not_tested():
+    """A test may miss what cannot come out otherwise: then an identity would be said not to hold."""
+    found = [claim for item in ITEMS.values() for claim in item.claims if claim.uncounted == "an identity"]
+    assert found
+    assert {claim.kind for claim in found} <= {"value", "bound", "ratio_at_most"}

@@ -302,3 +302,53 @@ def test_another_that_is_better_is_shown():
     assert "the opposite is shown" in judged(claim("best", 3), cells).measured
     first = judge_case(claim("best", 3), cells)
     assert (first.holds, first.toward, first.reversed) == (False, False, True)
+
+
+# --- The opposite -------------------------------------------------------------------------------------------------
+
+
+def failing(count, name):
+    values = np.where(np.arange(20) < count, 0.5, 0.7)
+    return Sample(Place(name, "task"), values, tuple(range(20)), level=0.5)
+
+
+@pytest.mark.parametrize("counts", [(11, 5), (2, 1), (9, 6), (9, 1), (5, 11)])
+def test_counts_show_the_opposite_by_their_own_test(counts):
+    """Fisher's test is discrete: 11 of 20 against 5 has p = 0.989 for fewer, and yet p = 0.053 for more."""
+    found = judge_case(claim("fewer_degenerate"), [failing(count, str(count)) for count in counts])
+    table = [[count, 20 - count] for count in counts]
+    assert found.reversed == (scipy_stats.fisher_exact(table, alternative="greater")[1] < 0.05)
+
+
+def best_of(n, validation, reported):
+    place = Place(f"best of {n}", "task", best_of=n)
+    return Sample(place, np.asarray(reported), tuple(range(len(reported))), validation=np.asarray(validation))
+
+
+def test_a_p_that_counts_several_times_does_not_show_the_opposite():
+    """The best of four cells is not shown to be above the last: that is not yet a last one above all others."""
+    scores = 0.7 + NOISE
+    level = [best_of(n, OTHER, scores) for n in (1, 5, 10, 20, 50)]
+    found = judge_case(claim("peak", 5), level)
+    assert found.p > 0.95  # four times that of one cell
+    assert (found.holds, found.reversed) == (False, False)
+    rising = [best_of(n, scores, scores) for n in (1, 5, 10, 20, 50)]
+    assert judge_case(claim("peak", 5), rising).reversed
+
+
+def test_where_nothing_differs_neither_side_is_shown():
+    same = [best_of(n, np.full(20, 0.8), np.full(20, 0.8)) for n in (1, 5)]
+    for kind in ("greater", "less", "rising", "peak"):
+        found = judge_case(claim(kind), same)
+        assert (found.holds, found.reversed) == (False, False), kind
+
+
+@pytest.mark.parametrize("statistic", ["min", "max"])
+def test_the_worst_of_five_is_compared_with_the_worst_of_the_same_five(statistic):
+    """The worst of 20 is below the worst of 5 for no other reason than that there are more."""
+    few, many = sample(0.7, n=5), sample(0.7)
+    sign = 1 if statistic == "min" else -1
+    many.values[10] = 0.7 - sign * 0.5  # a seed that the others have not run
+    found = judge_case(claim("greater" if sign > 0 else "less", statistic=statistic), [few, many])
+    assert (found.toward, found.n) == (False, 5)
+    assert "within seeds" in found.how

@@ -4,6 +4,8 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from scipy import stats as scipy_stats
 
 from steadytune.papers import digits
 from steadytune.papers.digits import DigitsResult, FineTuned, Plan
@@ -112,3 +114,28 @@ def test_other_forms_of_mixout_have_claims_of_their_own():
     moved = [replace(each, distance=1.2 * each.distance) if each.gradient == "paper" else each for each in far.runs]
     gradient = digits.claims(replace(far, runs=tuple(moved)))[-1]
     assert gradient.holds is False
+
+
+def test_the_cells_have_every_restart_and_the_claims_can_be_tested_on_them():
+    result = made_up(as_the_paper, layers=("hidden", "linear"))
+    found = digits.cells(result)
+    mixed, dropped = (
+        [found[row, "accuracy on the old task, source", f"p={p}"] for p in PS]
+        for row in ("mixout(w_pre, p)", "dropout(p)")
+    )
+    assert all((each.n, each.seeds) == (5, tuple(range(5))) for each in (*mixed, *dropped))
+    assert found["mixout(w_pre, p), layers: linear", "accuracy, target", "p=0.3"].n == 5
+    slopes = np.polyfit(PS, [found["mixout(w_pre, p)", digits.DISTANCE, f"p={p}"].values for p in PS], 1)[0]
+    claim = by_text(result)["(a): with mixout(w_pre, p), ||w_ft - w_pre||² falls with p"]
+    assert scipy_stats.ttest_1samp(slopes, 0, alternative="less").pvalue == pytest.approx(claim.p_value)
+
+
+def test_a_restart_that_diverged_is_counted_in_its_cell():
+    result = made_up(as_the_paper)
+    runs = list(result.runs)
+    place = next(i for i, each in enumerate(runs) if each.method == "dropout" and each.p == 0.3)
+    runs[place] = replace(runs[place], distance=None, validation=None, source_validation=None, diverged=True)
+    found = digits.cells(replace(result, runs=tuple(runs)))
+    distance, accuracy = (found["dropout(p)", column, "p=0.3"] for column in (digits.DISTANCE, "accuracy, target"))
+    assert (distance.n, distance.diverged) == (4, 1)
+    assert (accuracy.n, accuracy.diverged, accuracy.values.min()) == (5, 1, 0.1)  # at chance, as in the claims

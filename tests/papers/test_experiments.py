@@ -388,6 +388,23 @@ def test_the_full_configuration_runs_on_a_tiny_model_of_the_same_architecture(na
     found = read_results(setting.folder)
     assert [trial.status for trial in found.trials] == ["finished"] * len(ARCHITECTURES[name])
     assert all(trial.last.validation is not None for trial in found.trials)
+    for trial in found.trials:  # it was trained: every part of the model has moved
+        moved = trial.history[-1]["distances"]["start"]
+        assert len(moved) > 2, moved
+        assert min(moved.values()) > 0.0, (trial.variant, moved)
+
+
+def test_every_model_of_the_full_scale_is_among_them():
+    there = {made.model for part in PARTS.values() if "full" in part.scales for made in recipes_of(part.name)}
+    tried = {made.model for name, kept in ARCHITECTURES.items() for made in recipes_of(name, kept)}
+    assert tried == there
+    assert there > set(SMOKE_MODELS)  # and Marian's, which has no name on the hub
+
+
+def recipes_of(name, kept=None):
+    for group, variants in study(name).groups.items():
+        if kept is None or group in kept:
+            yield from (recipe for each in variants for recipe in each.recipes.values())
 
 
 def test_the_docs_say_where_the_full_scale_looks_for_its_data():
@@ -477,6 +494,8 @@ def test_some_of_the_seeds_can_be_run_first_and_the_rest_later(tmp_path, id, who
     assert len(ran) == 2
     report = make_report(id, Workshop(tmp_path, "smoke"))
     assert "Run with 1 of 2 seeds." in report.notes
+    # "Re-init 5" is the paper's, of 24 blocks; of a smaller model it is not 5.
+    assert ("Re-init 5 re-initialises 1 of 4 blocks." in report.notes) == (id == "few-sample/figure-9")
     assert report.record()["command"].endswith(" --seeds 1")
     assert run_experiment(id, replace(first, seeds=None), None) == 0
     found = read_part(first, id).trials
@@ -570,9 +589,9 @@ def test_the_list_is_for_people_and_machines():
     data = json.loads(subprocess.run([*run, code.format(True)], **options).stdout)
     assert {each["id"] for each in data} == {id for id, item in ITEMS.items() if item.paper == "rdrop"}
     assert all(each["cost"]["full"]["seconds"] > 0 for each in data)
-    for width in ("80", "160"):
+    for width in ("40", "80", "160"):
         text = subprocess.run([*run, code.format(False)], **options, env={**os.environ, "COLUMNS": width}).stdout
-        assert "rdrop/table-5" in text
+        assert all(each["id"] in text for each in data), "an id that is cut cannot be typed again"
         assert "mixout" not in text
         told = " ".join(text.split())
         assert all(each["title"].split()[0] in told for each in data)
@@ -583,7 +602,12 @@ def test_what_is_computed_says_where(tmp_path):
     workshop = Workshop(tmp_path, "smoke")
     for id in ("few-sample/figure-1", "mixout/figure-2"):
         assert run_experiment(id, workshop, None) == 0
-        assert make_report(id, workshop).record()["made_with"]["device"] == "cpu"
+        record = make_report(id, workshop).record()
+        assert record["made_with"]["device"] == "cpu"
+        assert all(each["n"] == len(each["values"]) == 3 for each in record["cells"])
+    assert len(record["cells"]) == 4 * 4 * 3, (
+        "of the digits: every restart, by form of mixout, by what was measured, by p"
+    )
 
 
 def test_the_command_runs_and_reports(tmp_path):

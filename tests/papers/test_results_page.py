@@ -69,6 +69,15 @@ def test_every_claim_has_its_verdict_test_and_command(tmp_path):
     assert "Made with torch 2.13." in page
 
 
+def test_a_figure_stands_beside_a_link_to_what_it_shows(tmp_path):
+    folder = write(tmp_path / "results", record("mixout/table-1"))
+    assert ".md)" not in results_page(folder).partition("## mixout/table-1:")[2]
+    (folder / "mixout-table-1.svg").write_text("<svg/>")
+    (folder / "mixout-table-1.md").write_text("One point per run.")
+    section = results_page(folder).partition("## mixout/table-1:")[2]
+    assert "(results/mixout-table-1.svg)\n\n[What the figure shows](results/mixout-table-1.md). [The record]" in section
+
+
 def test_identities_and_repeated_claims_are_not_counted(tmp_path):
     made = record("mixout/table-1")
     made["verdicts"] += [made["verdicts"][0] | {"text": "by construction", "uncounted": "an identity"}]
@@ -92,7 +101,7 @@ def test_no_two_items_count_the_same_claim_of_the_same_cells():
     assert counted["rdrop/table-1"]
     assert not counted["rdrop/figure-1"]
     assert not counted["few-sample/figure-1"]
-    assert not any("rises with the number of trials" in text for text in counted["few-sample/figure-12"])
+    assert not any("with the number of trials" in text for text in counted["few-sample/figure-12"])
 
 
 def test_a_theorem_has_no_scale_and_what_is_not_run_is_said(tmp_path):

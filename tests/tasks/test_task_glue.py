@@ -139,6 +139,15 @@ def test_a_folder_names_its_task(real_data, tmp_path):
         glue.load(tmp_path, "RTE")
 
 
+def test_a_folder_that_is_named_after_a_task_and_lacks_its_files_is_not_asked_for_the_name(tmp_path):
+    with pytest.raises(SteadytuneError, match=r"There is no folder .*RTE, which would hold train\.tsv and dev\.tsv"):
+        glue.load(tmp_path / "RTE")
+    (tmp_path / "mnli").mkdir()
+    (tmp_path / "mnli" / "train.tsv").write_text("")
+    with pytest.raises(SteadytuneError, match=r"mnli has no dev_matched\.tsv, which GLUE's MNLI has"):
+        glue.load(tmp_path / "mnli")
+
+
 def test_torn_lines_of_qqp_are_left_out_and_counted(tmp_path):
     head = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     rows = "".join(f"{i}\t1\t2\tq{i}?\tr{i}?\t{i % 2}\n" for i in range(2200))

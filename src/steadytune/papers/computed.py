@@ -18,6 +18,7 @@ from steadytune.papers.settings import Scale, Setting
 from steadytune.papers.verdicts import Verdict
 
 if TYPE_CHECKING:
+    from steadytune.papers.samples import Sample
     from steadytune.report.study.figures import Figure
 
 _QUICK: dict[Scale, float] = {"full": 20.0, "small": 10.0, "smoke": 1.0}
@@ -134,6 +135,12 @@ def _digits_verdicts(data: Data) -> list[Verdict]:
     return digits.claims(digits.DigitsResult.from_data(data))
 
 
+def _digits_samples(data: Data) -> dict[Cell, Sample]:
+    from steadytune.papers import digits
+
+    return digits.cells(digits.DigitsResult.from_data(data))
+
+
 def _digits_figures(data: Data) -> list[Figure]:
     from steadytune.papers import digits
 
@@ -161,7 +168,11 @@ COMPUTED: tuple[Computed, ...] = (
         *("mixout/figure-5", "mixout/figure-5", _least_squares, _least_squares_verdicts, _least_squares_figures),
         seconds=_QUICK,
     ),
-    Computed("mixout/figure-2", "mixout/digits", _digits, _digits_verdicts, _digits_figures, **_DIGITS),
+    Computed(
+        *("mixout/figure-2", "mixout/digits", _digits, _digits_verdicts, _digits_figures),
+        samples=_digits_samples,
+        **_DIGITS,
+    ),
     Computed("mixout/equation-10", "mixout/digits", _digits, _drift_verdicts, _drift_figures, **_DIGITS),
     Computed(
         *("few-sample/figure-1", "few-sample/figure-1", _adam_bias, _adam_bias_verdicts, _adam_bias_figures),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steadytune.papers.catalogue import Cell, Claim
 from steadytune.papers.places import plain
-from steadytune.papers.samples import Place
+from steadytune.papers.samples import Place, Sample
 from steadytune.papers.settings import SCALES, Scale, Setting
 from steadytune.papers.verdicts import Verdict
 from steadytune.papers.views import Line
@@ -66,6 +66,7 @@ class Computed:
     verdicts: Callable[[Data], list[Verdict]]
     figures: Callable[[Data], list[Figure]] = lambda data: []
     tables: Callable[[Data], list[Table]] = lambda data: []
+    samples: Callable[[Data], Mapping[Cell, Sample]] = lambda data: {}  # for the record: what came out of every seed
     seconds: Mapping[Scale, float] = field(default_factory=dict)  # roughly, on two CPU cores
     reads_data: bool = False  # of --data; theory needs none
 

@@ -85,10 +85,12 @@ def _print_folded(console: Console, table: Table, titles: Sequence[str]) -> None
     from rich.padding import Padding
     from rich.text import Text
 
-    head, *rows = console.render_lines(table, pad=False)
-    console.print(_line(head))
+    # A terminal may be narrower still: its own line breaks leave an id whole, which can be typed again.
+    options = console.options.update_width(_WIDE)
+    head, *rows = console.render_lines(table, options, pad=False)
+    console.print(_line(head), soft_wrap=True)
     for row, title in zip(rows, titles, strict=True):
-        console.print(_line(row))
+        console.print(_line(row), soft_wrap=True)
         console.print(Padding(Text(title, style="dim"), (0, 0, 0, 4)))
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from steadytune.config import parse_yaml
 from steadytune.errors import SteadytuneError
-from steadytune.papers import published
 from steadytune.papers.catalogue import Cell, Claim, Item
 from steadytune.papers.catalogue.few_sample_terms import STANDARD
 from steadytune.papers.experiment import Shown
@@ -17,7 +16,7 @@ from steadytune.papers.places import at_scale, by_block, plain
 from steadytune.papers.run import Workshop, asked_for, command, read_part
 from steadytune.papers.samples import Place, Read, Sample, read
 from steadytune.papers.study_parts import PARTS
-from steadytune.papers.tables import printed_items
+from steadytune.papers.tables import printed_items, printed_number
 from steadytune.papers.views import view
 
 
@@ -61,10 +60,7 @@ class Reader:
         return lambda cell: self.read(cell, claim.quantity)
 
     def printed(self, cell: Cell, statistic: str) -> float | None:
-        if self.item.id not in published.available():
-            return None
-        found = published.load(self.item.id).find(*cell, statistic)
-        return None if found is None else found.scaled
+        return printed_number(self.item.id, cell, statistic)
 
     def heading(self, column: str) -> str:
         here = self.stand_ins.get(column)

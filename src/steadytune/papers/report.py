@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from steadytune.papers import published
 from steadytune.papers.catalogue import PAPERS, Cell, Claim, Item, find
-from steadytune.papers.claim_tests import judge
+from steadytune.papers.claim_tests import Printed, judge
 from steadytune.papers.experiment import Computed, Shown
 from steadytune.papers.experiments import find_experiment
 from steadytune.papers.reader import Reader
 from steadytune.papers.run import Workshop, command, read_computed, tasks_of
 from steadytune.papers.samples import MINUTES, Sample
-from steadytune.papers.tables import beside, measured_item, own_std, printed_items
+from steadytune.papers.tables import beside, measured_item, own_std, printed_items, printed_number
 from steadytune.papers.verdicts import Verdict
 from steadytune.report.study.table_formats import Table
 
@@ -78,7 +79,8 @@ def make_report(id: str, workshop: Workshop, notes: Sequence[str] = ()) -> Paper
         found = experiment.verdicts(data)
         figures, tables = experiment.figures(data), experiment.tables(data)
         told = _COMPUTED if item.kind == "theory" else _SCALE[workshop.scale]
-        return PaperReport(item, workshop, tables, found, figures, (told, *notes), (), made_with)
+        cells = [_cell(cell, sample, partial(printed_number, id)) for cell, sample in experiment.samples(data).items()]
+        return PaperReport(item, workshop, tables, found, figures, (told, *notes), cells, made_with)
     made = _of_studies(experiment, item, workshop)
     return replace(made, notes=(*made.notes, *notes))
 
@@ -102,7 +104,7 @@ def _of_studies(experiment: Shown, item: Item, workshop: Workshop) -> PaperRepor
     caption = _caption(reader, extras, quantities, list(samples.values()))
     name = item.id.replace("/", "-")
     table = beside(name, item.number, caption, here, printed_items(item.id, experiment.listed), reader.heading)
-    cells = [_cell(cell, sample, reader) for cell, sample in samples.items()]
+    cells = [_cell(cell, sample, reader.printed) for cell, sample in samples.items()]
     figures = _figures(experiment, reader.shown)
     made_with = _made_with([trial.versions for trial in reader.shown.trials])
     left_out = [task for task in every if task not in there]
@@ -181,6 +183,7 @@ def _notes(reader: Reader) -> list[str]:
     told = ", ".join(f"{task} {' or '.join(f'{rate:g}' for rate in sorted(found))}" for task, found in rates.items())
     crashed = sum(trial.status == "failed" for trial in shown.trials)
     notes = [_SCALE[reader.workshop.scale], f"Models: {', '.join(models)}.", f"Learning rates: {told}."]
+    notes += dict.fromkeys(study.about for study in reader.studies if study.about)  # such as what "Re-init 5" is here
     if reader.workshop.scale != "smoke":
         for task, info in shown.tasks.items():
             notes += [f"{task}: {said}" for said in info.notes if "not GLUE" in said or said.startswith("Of train")]
@@ -194,13 +197,13 @@ def _model(recipe: Mapping[str, Any]) -> str:
     return name.rpartition("/")[2] if name.startswith(".") else name
 
 
-def _cell(cell: Cell, sample: Sample, reader: Reader) -> dict[str, Any]:
+def _cell(cell: Cell, sample: Sample, printed: Printed) -> dict[str, Any]:
     found: dict[str, Any] = {"row": cell.row, "column": cell.column, "setting": cell.setting, "task": sample.place.task}
     found |= {"mean": _rounded(sample.number("mean")), "std": _rounded(own_std(sample))}
     found |= {name: _rounded(sample.number(name)) for name in ("min", "max")}
     found |= {"failed": sample.failed if sample.level is not None else None, "level": _rounded(sample.level)}
     found |= {"n": sample.n, "diverged": sample.diverged, "crashed": sample.crashed, "missing": sample.missing}
-    found |= {f"published {name}": reader.printed(cell, name) for name in ("mean", "std", "min", "max", "value")}
+    found |= {f"published {name}": printed(cell, name) for name in ("mean", "std", "min", "max", "value")}
     return found | {"values": [_rounded(value) for value in sample.values.tolist()]}
 
 

@@ -31,14 +31,16 @@ from steadytune.report.words import number
 
 _ABOUT = """\
 What this project measured of the claims of three papers, claim by claim, also where it came out otherwise. Every number
-is made by the command beside it ([how the papers are run](papers.md)); every seed is in the record. Published numbers
-stand in rows of their own, with their source, and none of them was measured here.
+is made by the command beside it ([how the papers are run](papers.md)). The record of a study has every seed; theory and
+digits are computed again. Published numbers stand in rows of their own, with their source, and none of them was
+measured here.
 
-A claim *holds* where its test has p < 0.05 (a dash: numbers were compared, not tested), and *does not hold at this
-scale* where it has not: that is not yet the opposite, which `measured` names where it is shown. *Holds as far as run*:
-it does on the datasets and settings that were run, and `measured` says how many were not. *Cannot be said*: too few
-runs, or none that could decide it. *Not counted*: identities, which cannot come out otherwise, checks of this project's
-own code, and claims that another table or figure counts already."""
+A claim *holds* where its test has p < 0.05 (a dash: numbers were compared, not tested, or one of the cases had nothing
+to test), and *does not hold at this scale* where it has not: that is not yet the opposite, which `measured` names where
+it is shown. *Holds as far as run*: it does on the datasets and settings that were run, and `measured` says how many
+were not. *Cannot be said*: too few runs, or none that could decide it. *Not counted*: identities, which cannot come out
+otherwise, checks of this project's own code, and claims that another table or figure counts already. What a figure
+shows is said on the page beside its record."""
 _IN_SHORT = """\
 Means over all seeds, and how many runs failed. A claim is the paper's where it does not say *ours*; its test is in its
 section."""
@@ -144,11 +146,13 @@ def _section(record: Record, folder: Path) -> list[str]:
         for each in record.verdicts
     ]
     parts.append(_table(("claim", "verdict", "p", "n", "measured", "test", "source"), rows))
+    about = ""
     if (folder / f"{record.stem}.svg").is_file():
         parts.append(f"![{escape(item.title)}]({folder.name}/{record.stem}.svg)")
+        about = f"[What the figure shows]({folder.name}/{record.stem}.md). "
     report = f"steadytune paper report {item.id} --scale {data['scale']} --record DIR"
     again = f"{data['command']} --data DIR\n{report}"
-    return [*parts, f"[The record]({folder.name}/{record.stem}.json), made again by:\n\n```\n{again}\n```"]
+    return [*parts, f"{about}[The record]({folder.name}/{record.stem}.json), made again by:\n\n```\n{again}\n```"]
 
 
 def _numbers(record: Record) -> str:

@@ -72,6 +72,14 @@ def printed_items(id: str, listed: Callable[[Cell], bool] = lambda cell: True) -
     return {cell: _printed(found) for cell, found in numbers.items()}
 
 
+def printed_number(id: str, cell: Cell, statistic: str) -> float | None:
+    """One published number of an item, on the scale that is measured here."""
+    if id not in published.available():
+        return None
+    found = published.load(id).find(*cell, statistic)
+    return None if found is None else found.scaled
+
+
 def _printed(found: Mapping[str, published.Number]) -> Item:
     centre = found.get("mean") or found.get("value")
     words = []

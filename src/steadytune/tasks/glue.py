@@ -78,6 +78,18 @@ def detect(directory: str | Path) -> str | None:
     return None
 
 
+def _what_is_missing(directory: Path) -> str:
+    """Of a folder that is named after a task, its files; of another, the task's name."""
+    for name, glue in TASKS.items():
+        if directory.name.lower() == name.lower():
+            files = ("train.tsv", glue.dev)
+            if not directory.is_dir():
+                return f"There is no folder {directory}, which would hold {' and '.join(files)} of GLUE's {name}."
+            absent = [file for file in files if not (directory / file).exists()]
+            return f"{directory} has no {' and no '.join(absent)}, which GLUE's {name} has."
+    return f"{directory} is not a GLUE folder; name the task: {', '.join(TASKS)}."
+
+
 def load(
     directory: str | Path,
     name: str | None = None,
@@ -95,7 +107,7 @@ def load(
     if name is None:
         name = detect(directory)
         if name is None:
-            raise SteadytuneError(f"{directory} is not a GLUE folder; name the task: {', '.join(TASKS)}.")
+            raise SteadytuneError(_what_is_missing(directory))
     else:
         canonical = {other.lower().replace("-", ""): other for other in TASKS}
         key = name.lower().replace("-", "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from steadytune.papers.catalogue.claim import Case, Cell, Claim, along, pairs
+from itertools import pairwise
+
+from steadytune.papers.catalogue.claim import Case, Cell, Claim, pairs
 from steadytune.papers.catalogue.few_sample_terms import (
     BIASED,
     CORRECTED,
@@ -186,16 +188,18 @@ _CURVES = (
         ("V5",),
         (
             Claim(
-                "The expected validation score rises with the number of trials",
-                "rising",
+                "The expected validation score never falls with the number of trials",
+                "bound",
                 tuple(
-                    along(row, task, ("n=1", "n=5", "n=10", "n=20", "n=50"))
+                    (Cell(row, task, more), Cell(row, task, fewer))
                     for row in (CORRECTED, BIASED)
                     for task in SMALL
+                    for fewer, more in pairwise(("n=1", "n=5", "n=10", "n=20", "n=50"))
                 ),
                 "appendix E, page 15",
                 quantity="expected_score",
                 uncounted="an identity",  # the best of more runs, by the very score that is shown
+                margin=1e-9,  # of rounding
             ),
             Claim(
                 "With at most 10 trials, bias correction has the higher expected validation score",

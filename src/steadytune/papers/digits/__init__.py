@@ -13,6 +13,7 @@ The paper's source is EMNIST Digits; where that is not at hand, USPS stands for 
 figure has; here 0.0, 0.1, ..., 0.9, where p = 0 is one run for both methods.
 """
 
+from steadytune.papers.digits.cells import DISTANCE, cells
 from steadytune.papers.digits.claims import claims
 from steadytune.papers.digits.data import Digits, load
 from steadytune.papers.digits.drawn import drawn_digits
@@ -22,11 +23,13 @@ from steadytune.papers.digits.plan import SCALES, Plan
 from steadytune.papers.digits.results import DigitsResult, FineTuned
 
 __all__ = [
+    "DISTANCE",
     "SCALES",
     "Digits",
     "DigitsResult",
     "FineTuned",
     "Plan",
+    "cells",
     "claims",
     "drawn_digits",
     "figure",
