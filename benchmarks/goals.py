@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -74,18 +76,20 @@ def run(name: str, part: Part, folder: Path, seconds: float) -> dict[str, Any]:
     output = folder / f"{name}.txt"
     began = time.perf_counter()
     with output.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / words[0]), *words[1:], "--json"],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # with the workers that it starts
+        )
         try:
-            code: int | str = subprocess.run(
-                [sys.executable, str(HERE / words[0]), *words[1:], "--json"],
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                timeout=seconds,
-            ).returncode
+            code: int | str = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = f"stopped after {seconds:.0f} s"
-    print(
-        f"{name:10} {time.perf_counter() - began:6.0f} s   {'' if code == 0 else f'({code}; see {output})'}", flush=True
-    )
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    told = "" if code == 0 else f"({code}; see {output})"
+    print(f"{name:10} {time.perf_counter() - began:6.0f} s   {told}", flush=True)
     lines = output.read_text(errors="replace").splitlines()
     return json.loads(lines[-1]) if code == 0 and lines else {}
 
