@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from steadytune.cli_study import AsJson, Known, On, PerGpu, Quiet, Workers
+from steadytune.cli_study import AsJson, Deterministic, Known, On, PerGpu, Quiet, Threads, Workers
 
 paper = typer.Typer(
     help="The papers' tables and figures: run each as a study, and see what came out beside what was published.",
@@ -74,7 +74,8 @@ def run(
     ] = None,
     workers: Workers = None,
     per_gpu: PerGpu = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads per trial; changes the last bits.")] = 1,
+    threads: Threads = 1,
+    deterministic: Deterministic = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run failed trials again.")] = False,
     known: Known = None,
     quiet: Quiet = False,
@@ -108,6 +109,7 @@ def run(
             workers=workers,
             per_gpu=per_gpu,
             threads=threads,
+            deterministic=deterministic,
             retry_failed=retry_failed,
             as_json=False,
             quiet=quiet,

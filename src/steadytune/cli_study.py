@@ -31,6 +31,11 @@ PerGpu = Annotated[
     str | None,
     typer.Option(help="Trials at a time on each GPU: a number, or auto for what it has room for.", metavar="K"),
 ]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads per trial; changes the last bits.")]
+Deterministic = Annotated[
+    bool,
+    typer.Option("--deterministic", help="On a GPU, the same bits every time, which takes longer; on a CPU always so."),
+]
 Known = Annotated[
     list[str] | None,
     typer.Option(
@@ -65,7 +70,8 @@ def run(
     ] = None,
     workers: Workers = None,
     per_gpu: PerGpu = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads per trial; changes the last bits.")] = 1,
+    threads: Threads = 1,
+    deterministic: Deterministic = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also run failed trials again.")] = False,
     known: Known = None,
     as_json: AsJson = False,
@@ -83,6 +89,7 @@ def run(
             workers=workers,
             per_gpu=per_gpu,
             threads=threads,
+            deterministic=deterministic,
             retry_failed=retry_failed,
             as_json=as_json,
             quiet=quiet,

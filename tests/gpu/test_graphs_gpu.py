@@ -165,32 +165,40 @@ def test_runs_beside_each_other_are_the_runs_alone_bit_for_bit(tmp_path):
         assert beside[job].best == result.best or math.isnan(result.best.validation)
 
 
-def test_a_study_with_replicas_measures_what_it_measures_without(tmp_path):
-    from steadytune.study.folder import prepare, read_results
-    from steadytune.study.local import run_local
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_study_with_replicas_has_the_bits_that_it_has_without(tmp_path, precision):
+    one, eight = (study(tmp_path, name, count, 4, precision, True) for name, count in (("one", None), ("eight", 8)))
+    assert one == eight
+    assert len(one) == 8
 
-    save_model("classification", tmp_path)
-    (tmp_path / "study.yaml").write_text(
-        json.dumps(
-            {
-                "study": "Replicas",
-                "base": {"model": "classification", "steps": 24, "batch_size": 8, "max_length": 24, "lr": 1e-3},
-                "tasks": {"words": {"acceptability": 96, "validation": 40, "test": 40}},
-                "variants": {"plain": {}, "mixed": {"add": [{"method": "mixout", "p": 0.5}]}},
-                "seeds": 20,
-            }
-        )
-    )
-    found = []
-    for name, count in (("one", None), ("eight", 8)):
-        prepared = prepare(tmp_path / "study.yaml", tmp_path / name)
-        assert run_local(prepared.ledger, per_gpu=count)
-        results = read_results(prepared.folder)
-        found.append({(t.variant, t.seed): (t.status, list(t.losses), results.score(t)) for t in results.trials})
-    one, eight = found
+
+def test_a_study_with_replicas_measures_what_it_measures_without(tmp_path):
+    one, eight = (study(tmp_path, name, count, 20, "fp32", False) for name, count in (("one", None), ("eight", 8)))
     assert one.keys() == eight.keys()
     assert len(one) == 40
     for trial, (status, losses, score) in one.items():
         assert eight[trial][0] == status == "finished"
         assert eight[trial][1] == pytest.approx(losses, rel=1e-4)
         assert eight[trial][2] == pytest.approx(score, abs=0.03)
+
+
+def study(tmp_path, name, per_gpu, seeds, precision, deterministic):
+    """Status, losses and score of every trial, with so many at a time."""
+    from steadytune.study.folder import prepare, read_results
+    from steadytune.study.local import run_local
+
+    if not (tmp_path / "classification").exists():
+        save_model("classification", tmp_path)
+    base = {"model": "classification", "steps": 24, "batch_size": 8, "max_length": 24, "lr": 1e-3}
+    made = {
+        "study": "Replicas",
+        "base": {**base, "precision": precision},
+        "tasks": {"words": {"acceptability": 96, "validation": 40, "test": 40}},
+        "variants": {"plain": {}, "mixed": {"add": [{"method": "mixout", "p": 0.5}]}},
+        "seeds": seeds,
+    }
+    (tmp_path / "study.yaml").write_text(json.dumps(made))
+    prepared = prepare(tmp_path / "study.yaml", tmp_path / name)
+    assert run_local(prepared.ledger, per_gpu=per_gpu, deterministic=deterministic)
+    results = read_results(prepared.folder)
+    return {(t.variant, t.seed): (t.status, list(t.losses), results.score(t)) for t in results.trials}

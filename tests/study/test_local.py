@@ -55,23 +55,35 @@ def test_of_the_gpus_that_were_given_to_us(monkeypatch):
     assert [slot.visible for slot in slots(None, ["cuda:0", "cuda:1"], 1)] == ["3", "GPU-abc"]
 
 
-def test_a_worker_is_told_where_it_runs(ledger, path, tmp_path):
-    plan(ledger, 1)
-    tell = tmp_path / "tell.py"
+def told(path, **options):
+    """Arguments and environment of the one worker of a run."""
+    tell = path.with_name("tell.py")
     tell.write_text(
         "import json, os, sys; from pathlib import Path\n"
         "Path(sys.argv[1]).with_name('told').write_text(json.dumps([sys.argv[2:], dict(os.environ)]))\n"
         "sys.path.insert(0, sys.argv[0].rpartition('/')[0])\n"
         f"os.execv(sys.executable, {STUB!r} + sys.argv[1:])\n"
     )
-    assert run_local(path, devices=["cuda:5"], threads=3, lease=7.5, command=[sys.executable, str(tell)])
-    arguments, environment = json.loads((tmp_path / "told").read_text())
-    told = dict(zip(arguments[::2], arguments[1::2]))
-    assert (told["--device"], told["--threads"], told["--lease"]) == ("cuda", "3", "7.5")
-    assert told["--parent"] == str(os.getpid())
+    assert run_local(path, command=[sys.executable, str(tell)], **options)
+    return json.loads(path.with_name("told").read_text())
+
+
+def test_a_worker_is_told_where_it_runs(ledger, path):
+    plan(ledger, 1)
+    arguments, environment = told(path, devices=["cuda:5"], threads=3, lease=7.5)
+    given = dict(zip(arguments[::2], arguments[1::2]))
+    assert (given["--device"], given["--threads"], given["--lease"]) == ("cuda", "3", "7.5")
+    assert given["--parent"] == str(os.getpid())
     assert environment["CUDA_VISIBLE_DEVICES"] == "5"
     assert environment["OMP_NUM_THREADS"] == "3"
-    assert ledger.rows()[0].worker == told["--worker"]
+    assert ledger.rows()[0].worker == given["--worker"]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_worker_is_told_whether_bits_are_to_be_the_same_every_time(ledger, path, deterministic):
+    plan(ledger, 1)
+    arguments, _ = told(path, devices=["cpu"], workers=1, deterministic=deterministic)
+    assert ("--deterministic" in arguments) is deterministic
 
 
 # -- when it ends ---------------------------------------------------------------------------------------------------

@@ -98,7 +98,9 @@ seeds: 2
     assert run_local(alone.ledger, workers=1, devices=["cpu"])
     beside = prepare(tmp_path / "study.yaml", tmp_path / "beside")
     command = [sys.executable, "-m", "steadytune.study.worker", str(beside.ledger), "--device", "cpu"]
-    done = subprocess.run([*command, "--replicas", "3", "--worker", "w"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*command, "--replicas", "3", "--worker", "w", "--deterministic"], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert measured(beside.folder) == measured(alone.folder)
     names = {row.worker for row in Ledger.open(beside.ledger, readonly=True).rows()}

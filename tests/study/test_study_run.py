@@ -5,14 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from steadytune.cli_study import study
+from steadytune.study import local
+from steadytune.study import trial as trials
 from steadytune.study.folder import prepare, read_results
 from steadytune.study.ledger import Ledger
 from steadytune.study.local import run_local
-from steadytune.study.outcome import Outcome
+from steadytune.study.outcome import Outcome, Stopped
 from steadytune.study.status import read_status
 from tiny_study import PLAIN, SETTINGS, furnish, write
 from tiny_text import reviews, write_csv
@@ -232,3 +237,30 @@ def _command(pid):
             return file.read()
     except OSError:
         return ""
+
+
+@pytest.mark.parametrize("options", [[], ["--deterministic"]])
+def test_the_command_asks_for_the_same_bits_every_time(world, monkeypatch, options):
+    asked = []
+    monkeypatch.setattr(local, "run_local", lambda ledger, **told: asked.append(told["deterministic"]) or True)
+    file = write(world, f"same-bits-{len(options)}")
+    CliRunner().invoke(study, ["run", str(file), "--quiet", *options])
+    assert asked == [bool(options)]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_trial_is_trained_so(world, monkeypatch, tmp_path, deterministic):
+    prepared = prepare(write(world, f"trained-{deterministic}"))
+    asked = []
+
+    def train(*_, **told):
+        asked.append(told["deterministic"])
+        raise Stopped
+
+    monkeypatch.setattr(trials, "train", train)
+    with Ledger.open(prepared.ledger, readonly=True) as ledger:
+        run = trials.make_run(ledger.meta, prepared.folder, "cpu", deterministic=deterministic)
+        spec = ledger.rows()[0].spec
+    with pytest.raises(Stopped):
+        run(spec, tmp_path, lambda said: None, threading.Event())
+    assert asked == [deterministic]

@@ -20,20 +20,25 @@ import torch
 def private_randomness(device: torch.device, deterministic: bool = False) -> Iterator[None]:
     """Global generators may be used inside and are restored afterwards.
 
-    `deterministic` asks torch for kernels that give the same bits every time; a few operations of a GPU have none.
+    `deterministic`: see below; of a GPU alone, as a CPU gives the same bits anyway.
     """
     python, old = random.getstate(), np.random.get_state()  # noqa: NPY002 (saved, not used)
     before = (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        if deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is refused
-            torch.use_deterministic_algorithms(True)
+        if deterministic and device.type == "cuda":
+            use_deterministic_()
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
             random.setstate(python)
             np.random.set_state(old)  # noqa: NPY002
+
+
+def use_deterministic_() -> None:
+    """Ask torch for kernels that give the same bits every time; a few operations of a GPU have none, and say so."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is refused
+    torch.use_deterministic_algorithms(True)
 
 
 def seed_(device: torch.device, seed: int) -> None:

@@ -92,6 +92,8 @@ def versions(device: torch.device) -> dict[str, str]:
     found |= package_versions(("steadytune", "transformers"))
     found["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     found["processor"] = _processor()
+    if device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
+        found["kernels"] = "deterministic"
     return found
 
 

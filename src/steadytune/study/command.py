@@ -81,6 +81,7 @@ def run_study(
     workers: int | None,
     per_gpu: str | None,
     threads: int,
+    deterministic: bool = False,
     retry_failed: bool,
     as_json: bool,
     quiet: bool,
@@ -114,7 +115,12 @@ def run_study(
             screen.tick()
             return added
 
-        where: dict[str, Any] = {"workers": workers, "per_gpu": replicas, "threads": threads}
+        where: dict[str, Any] = {
+            "workers": workers,
+            "per_gpu": replicas,
+            "threads": threads,
+            "deterministic": deterministic,
+        }
         where |= {"on_tick": tick, "stop": stop}
         if on == "ray":
             from steadytune.study.ray import run_ray

@@ -69,9 +69,10 @@ class Crew:
         lease: float,
         command: Sequence[str] | None = None,
         served: Served | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.slots, self.logs = list(places), ledger.parent / "workers"
-        self._ledger, self._threads, self._lease = ledger, threads, lease
+        self._ledger, self._threads, self._lease, self._deterministic = ledger, threads, lease, deterministic
         self._command = list(command or [sys.executable, "-m", "steadytune.study.worker"])
         self.workers: list[_Worker] = []
         self._served = dict(served or {})
@@ -129,6 +130,7 @@ class Crew:
         log = self.logs / f"{name}.log"
         told = ["--worker", name, "--device", slot.device, "--threads", str(self._threads), "--lease", str(self._lease)]
         told += ["--replicas", str(slot.replicas)] if slot.replicas > 1 else []
+        told += ["--deterministic"] if self._deterministic else []
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"}
         if slot.visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = slot.visible

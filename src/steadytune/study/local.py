@@ -35,6 +35,7 @@ def run_local(
     devices: Sequence[str] | None = None,
     per_gpu: int | None = None,
     threads: int = 1,
+    deterministic: bool = False,
     lease: float = LEASE,
     command: Sequence[str] | None = None,
     on_tick: Callable[[], object] | None = None,
@@ -62,7 +63,9 @@ def run_local(
         if say is not None and to_share and shared_gpus(places):
             how = "side by side, by NVIDIA's MPS" if served else "in turns"
             say(f"{len(places)} processes run on {len(to_share)} GPU{'s' * (len(to_share) > 1)}, {how}.")
-        crew = Crew(path, places, threads=threads, lease=lease, command=command, served=served)
+        crew = Crew(
+            path, places, threads=threads, lease=lease, command=command, served=served, deterministic=deterministic
+        )
         sweep(ledger, path.parent / "trials")
         try:
             return Driver(ledger, crew, on_tick).run(stop)

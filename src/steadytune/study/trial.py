@@ -16,6 +16,7 @@ import numpy as np
 
 from steadytune.engine.encode import Encoded, encode
 from steadytune.engine.lane import Lane, Lanes
+from steadytune.engine.noise import use_deterministic_
 from steadytune.engine.processes import join
 from steadytune.engine.result import RunResult
 from steadytune.engine.state import Progress
@@ -43,9 +44,10 @@ class Context:
         data: Mapping[str, Data] | None = None,
         save_every: float = SAVE_EVERY,
         replicas: int = 1,
+        deterministic: bool = False,
     ) -> None:
         self.tasks, self.base, self.device, self.models = tasks, base, device, models
-        self.save_every = save_every
+        self.save_every, self.deterministic = save_every, deterministic
         self.lanes = Lanes(several=replicas > 1)
         self._own = threading.local()
         self.data: dict[str, Data] = dict(data or {})  # handed in where the files are not to be had (Ray)
@@ -55,6 +57,8 @@ class Context:
         """The place of this thread on the device."""
         if not hasattr(self._own, "lane"):
             self._own.lane = Lane(join(self.device).device, self.lanes)
+            if self.deterministic and self._own.lane.device.type == "cuda":
+                use_deterministic_()  # of the whole process; no run of it switches that off for the others
         return self._own.lane
 
     def rows(self, task: str, fingerprint: str) -> Data:
@@ -83,14 +87,15 @@ def make_run(
     device: str | None = None,
     data: Mapping[str, Data] | None = None,
     replicas: int = 1,
+    deterministic: bool = False,
 ) -> Run:
     """What a worker calls for each trial of the study whose ledger has this `meta` and lies in `folder`.
 
-    With `replicas` it may be called from that many threads at a time.
+    With `replicas` it may be called from that many threads at a time. `deterministic`: the same bits every time.
     """
     tasks = {name: StudyTask.from_data(spec) for name, spec in meta["sources"].items()}
     every = float(meta.get("save_every", SAVE_EVERY))
-    context = Context(tasks, folder / meta["base"], device, folder / "models", data, every, replicas)
+    context = Context(tasks, folder / meta["base"], device, folder / "models", data, every, replicas, deterministic)
     return lambda spec, place, progress, stop: run_trial(spec, place, progress, stop, context=context)
 
 
@@ -122,6 +127,7 @@ def run_trial(
         heard,
         stop,
         save_every=context.save_every,
+        deterministic=context.deterministic,
         lane=context.lane() if context.lanes.several else None,
         keep_weights=keep or bool(spec.get("keep")),
     )

@@ -3,6 +3,7 @@
     claim -> run(spec, folder, progress, stop) -> finish | fail | release
 
     python -m steadytune.study.worker LEDGER --worker NAME [--device cuda] [--replicas 4] [--threads 1] [--lease 60]
+                                     [--deterministic]
 
 One process runs many trials, so that imports, data and tokens are paid for once. A thread beside the run extends its
 lease. An error inside a trial is recorded with its traceback, and the next trial begins. A full disk or a broken
@@ -164,6 +165,7 @@ class Options:
     lease: float
     parent: int | None
     replicas: int = 1
+    deterministic: bool = False
 
     @property
     def folder(self) -> Path:
@@ -225,7 +227,13 @@ def _trials(options: Options) -> Run:
         # builds or records beside it must not keep it waiting for Python's usual 5 ms each time.
         sys.setswitchinterval(0.0002)
     with Ledger.open(options.ledger, readonly=True) as ledger:
-        return make_run(ledger.meta, options.ledger.parent, options.device, replicas=options.replicas)
+        return make_run(
+            ledger.meta,
+            options.ledger.parent,
+            options.device,
+            replicas=options.replicas,
+            deterministic=options.deterministic,
+        )
 
 
 def _parse(arguments: Sequence[str] | None) -> Options:
@@ -235,6 +243,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--device", help="cpu, cuda, cuda:1; by default what is there")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--replicas", type=int, default=1, help="trials at a time in this process")
+    parser.add_argument("--deterministic", action="store_true", help="on a GPU: the same bits every time")
     parser.add_argument("--lease", type=float, default=LEASE)
     parser.add_argument("--parent", type=int, help="stay until stopped, or until this process has ended")
     return Options(**vars(parser.parse_args(arguments)))

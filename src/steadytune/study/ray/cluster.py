@@ -43,6 +43,7 @@ class Cluster:
         workers: int | None,
         per_gpu: int | None,
         threads: int,
+        deterministic: bool = False,
         patience: float = _PATIENCE,
     ) -> None:
         self.study, self.workers, self.threads, self.patience = study, workers, threads, patience
@@ -58,7 +59,7 @@ class Cluster:
             models[name] = (digest(files), ray.put(files))
         data = {name: ray.put(each) for name, each in cargo.data.items()}
         gpu = bool(self.per_gpu)
-        job = remote.Job(study, meta, threads, gpu, versions(), data, models, self.board, cargo.run)
+        job = remote.Job(study, meta, threads, deterministic, gpu, versions(), data, models, self.board, cargo.run)
         self._job = ray.put(job)
         needs: dict[str, Any] = {"num_cpus": threads}
         if gpu:

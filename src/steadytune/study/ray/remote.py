@@ -35,6 +35,7 @@ class Job:
     study: str  # names the study's folder on the nodes
     meta: Mapping[str, Any]  # of the ledger
     threads: int
+    deterministic: bool
     gpu: bool
     versions: Mapping[str, str]  # of the driver
     data: Mapping[str, Any]  # task -> reference of its Data
@@ -115,19 +116,19 @@ def _explained(error: BaseException, line: Line, names: tuple[str, str] | None) 
 
 # The only state of a process: Ray hands a process one trial after another and keeps nothing between them, and to read
 # and tokenise the data again can take longer than a small trial. A process serves one driver.
-_RUNS: dict[tuple[str, str, str, str], Run] = {}
+_RUNS: dict[tuple[str, str, str, str, bool], Run] = {}
 
 
 def _run_of(job: Job, spec: Mapping[str, Any], root: Path) -> Run:
     """How trials of this task are run here."""
     device = _device(job.gpu)
-    key = (job.study, spec["task"], spec["content"]["data"], device)
+    key = (job.study, spec["task"], spec["content"]["data"], device, job.deterministic)
     if key not in _RUNS:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from steadytune.study.trial import make_run
 
         data = {spec["task"]: ray.get(job.data[spec["task"]])}
-        _RUNS[key] = make_run({**job.meta, "base": "."}, root, device, data)
+        _RUNS[key] = make_run({**job.meta, "base": "."}, root, device, data, deterministic=job.deterministic)
     import torch
 
     torch.set_num_threads(job.threads)  # numbers must not depend on the machine

@@ -42,6 +42,7 @@ def run_ray(
     workers: int | None = None,
     per_gpu: int | None = None,
     threads: int = 1,
+    deterministic: bool = False,
     on_tick: Callable[[], object] | None = None,
     stop: threading.Event | None = None,
 ) -> bool:
@@ -61,6 +62,7 @@ def run_ray(
         workers=workers,
         per_gpu=per_gpu,
         threads=threads,
+        deterministic=deterministic,
         on_tick=on_tick,
         stop=stop,
     )
@@ -74,6 +76,7 @@ def run_trials(
     workers: int | None = None,
     per_gpu: int | None = None,
     threads: int = 1,
+    deterministic: bool = False,
     on_tick: Callable[[], object] | None = None,
     stop: threading.Event | None = None,
     lease: float = LEASE,
@@ -93,7 +96,14 @@ def run_trials(
         take_back(ledger, ledger_path.parent / "workers")  # of local runs
         meta = ledger.meta
         cluster = Cluster(
-            study_name(meta), meta, cargo, workers=workers, per_gpu=per_gpu, threads=threads, patience=patience
+            study_name(meta),
+            meta,
+            cargo,
+            workers=workers,
+            per_gpu=per_gpu,
+            threads=threads,
+            deterministic=deterministic,
+            patience=patience,
         )
         driver = Driver(ledger, cluster, name, lease, ledger_path.parent / "models", on_tick)
         with nullcontext(stop) if stop is not None else stop_on_signals() as stop:
