@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steadytune.errors import SteadytuneError
 from steadytune.papers.catalogue import ITEMS, Case, Cell, Claim
 from steadytune.papers.catalogue.claim import along
 from steadytune.papers.claim_tests import judge
@@ -144,6 +146,16 @@ def test_a_view_joins_studies_and_shows_the_runs_of_a_choice():
     assert (shown.split, shown.baseline) == ("validation", "Standard")
     assert list(view([first, second]).variants) == ["Standard, 3 epochs", "Re-init, 3 epochs"]
     assert not view([first], tasks=["CoLA"]).trials
+
+
+def test_a_view_reports_the_weights_that_the_study_of_its_runs_does():
+    """Table 5 of R-Drop: averaged checkpoints are a run's last weights, and its models, of another study, its best."""
+    models = results([trial("Baseline", "RTE", 0, 0.6)])
+    averaged = replace(results([trial("averaged", "RTE", i, 0.5) for i in range(3)]), weights="last")
+    assert view([models, averaged], [line("averaged")]).weights == "last"
+    assert view([averaged, models], [line("Baseline")]).weights == "best"
+    with pytest.raises(SteadytuneError, match="best weights, and some its last"):
+        view([models, averaged])
 
 
 # --- Tables and files ---------------------------------------------------------------------------------------------

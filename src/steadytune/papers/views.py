@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from steadytune.errors import SteadytuneError
-from steadytune.study.results import StudyResults, TrialResult, Variant
+from steadytune.study.results import StudyResults, TrialResult, Variant, Which
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,15 @@ def view(
     kept = {task: info for task, info in every.items() if tasks is None or task in tasks}
     variants: dict[str, Variant] = {}
     trials: list[TrialResult] = []
+    weights: set[Which] = set()
     for each in lines if lines is not None else _lines(studies):
-        found = _trials(studies, each, kept)
-        if found:
-            variants[each.shown.name] = each.shown
-            trials += found
+        for study in studies:
+            if found := _trials(study, each, kept):
+                variants[each.shown.name] = each.shown
+                trials += found
+                weights.add(study.weights)
+    if len(weights) > 1:
+        raise SteadytuneError(f"{name}: some of these studies report a run's best weights, and some its last.")
     baseline = first.baseline if first.baseline in variants else next(iter(variants), "")
     return replace(
         first,
@@ -57,6 +61,7 @@ def view(
         variants=variants,
         trials=trials,
         baseline=baseline,
+        weights=next(iter(weights), first.weights),  # of those whose runs are shown; another study may have none here
         split="validation" if split == "validation" else "test" if split == "test" else first.split,
         chosen={},
         text="\n".join(study.text for study in studies),
@@ -72,11 +77,11 @@ def _lines(studies: Sequence[StudyResults]) -> list[Line]:
     return list(found.values())
 
 
-def _trials(studies: Sequence[StudyResults], wanted: Line, tasks: Mapping[str, object]) -> list[TrialResult]:
-    made = []
-    for study in studies:
-        runs = study.tuning if wanted.tuning else study.reported
-        for (task, variant), trials in runs.items():
-            if variant == wanted.variant and task in tasks:
-                made += [replace(trial, variant=wanted.shown.name, phase="report") for trial in trials]
-    return made
+def _trials(study: StudyResults, wanted: Line, tasks: Mapping[str, object]) -> list[TrialResult]:
+    runs = study.tuning if wanted.tuning else study.reported
+    return [
+        replace(trial, variant=wanted.shown.name, phase="report")
+        for (task, variant), trials in runs.items()
+        if variant == wanted.variant and task in tasks
+        for trial in trials
+    ]
