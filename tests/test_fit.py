@@ -15,9 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import pipeline
+from typer.testing import CliRunner
 
 import steadytune
 from steadytune import FitFailed, SteadytuneError, fit
+from steadytune.cli import app
 from steadytune.fitting import default_out, seeds
 from steadytune.fitting.plan import load_data, make_plan, make_recipe
 from steadytune.report.record import FitRecord
@@ -284,6 +286,21 @@ def test_the_same_call_again_does_nothing_again(made, world):
     assert again.record == made.record
     after = weights(made.out)
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("options", [[], ["--deterministic"]])
+def test_the_command_asks_for_the_same_bits_every_time(world, tmp_path, monkeypatch, options):
+    asked = []
+
+    def train(*_, deterministic):
+        asked.append(deterministic)
+        raise SteadytuneError("enough")
+
+    monkeypatch.setattr(seeds, "train", train)
+    arguments = ["fit", str(world / "reviews.csv"), "--model", str(world / "encoder"), "--out", str(tmp_path / "fit")]
+    made = CliRunner().invoke(app, [*arguments, "--max-length", "32", "--quiet", *options])
+    assert str(made.exception) == "enough"
+    assert asked == [bool(options)]
 
 
 def test_more_seeds_only_add_runs(world, tmp_path):

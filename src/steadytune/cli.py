@@ -111,6 +111,14 @@ def fit(
     batch_size: Annotated[int | None, typer.Option(help="Rows per step.", rich_help_panel=RECIPE)] = None,
     max_length: MaxLength = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.", rich_help_panel=RECIPE)] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="On a GPU, the same bits every time, which takes longer; on a CPU always so.",
+            rich_help_panel=RECIPE,
+        ),
+    ] = False,
     trust_remote_code: Remote = False,
     out: Annotated[
         str | None,
@@ -152,6 +160,7 @@ def fit(
             seeds=seeds,
             out=out,
             fresh=not resume,
+            deterministic=deterministic,
             dry_run=dry_run,
             as_json=as_json,
             quiet=quiet,

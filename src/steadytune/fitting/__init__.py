@@ -118,6 +118,7 @@ def fit(
     missing: str = "error",
     skip_ragged: bool = False,
     device: str | None = None,
+    deterministic: bool = False,
     listener: Listener | None = None,
 ) -> Fit:
     """Fine-tune on labelled rows over several seeds, keep the best by validation, and report it on test rows.
@@ -127,7 +128,8 @@ def fit(
     directory, or builtin:minilm. recipe: a preset's name, a YAML file, or a Recipe; `changes` are settings of it to
     change ({"steps": 200, "lr": 1e-4}), `methods` are added to it ("mixout:p=0.7" or Mixout(p=0.7)). out: where the
     results go (without it, in a directory that is gone with the returned object); running the same call again goes on
-    where an earlier one stopped, or with `fresh` starts anew.
+    where an earlier one stopped, or with `fresh` starts anew. deterministic: on a GPU, the
+    same bits every time, which takes longer.
     """
     data = load_data(
         file,
@@ -148,7 +150,15 @@ def fit(
         temporary = tempfile.TemporaryDirectory(prefix="steadytune-")
         out = temporary.name
     check_plan(plan, Path(out), fresh)
-    return run_plan(plan, Path(out), fresh=fresh, device=device, listener=listener, temporary=temporary)
+    return run_plan(
+        plan,
+        Path(out),
+        fresh=fresh,
+        device=device,
+        deterministic=deterministic,
+        listener=listener,
+        temporary=temporary,
+    )
 
 
 def run_plan(
@@ -157,6 +167,7 @@ def run_plan(
     *,
     fresh: bool = False,
     device: str | None = None,
+    deterministic: bool = False,
     listener: Listener | None = None,
     temporary: Any = None,
 ) -> Fit:
@@ -178,7 +189,15 @@ def run_plan(
                 outputs.write_record(out, now)
 
         record, kept = run_seeds(
-            plan, encoded, out, record, stop=stop, device=device, listener=listener or Listener(), save=save
+            plan,
+            encoded,
+            out,
+            record,
+            stop=stop,
+            device=device,
+            deterministic=deterministic,
+            listener=listener or Listener(),
+            save=save,
         )
         if record.status == "stopped":
             save(record)

@@ -42,6 +42,7 @@ def run_fit(
     positive: str | None,
     missing: str,
     skip_ragged: bool,
+    deterministic: bool = False,
 ) -> int:
     """The exit code: 0, 1 where every seed failed, 130 or 143 where a signal stopped it."""
     data = load_data(
@@ -68,7 +69,7 @@ def run_fit(
     aside.print()
     try:
         with Bar(plan, aside, quiet) as bar:
-            made = run_plan(plan, where, fresh=fresh, listener=bar)
+            made = run_plan(plan, where, fresh=fresh, deterministic=deterministic, listener=bar)
     except Stopped as stopped:
         print(f"steadytune: {stopped}", file=sys.stderr)
         return stopped.exit_code

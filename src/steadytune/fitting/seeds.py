@@ -55,6 +55,7 @@ def run_seeds(
     *,
     stop: threading.Event,
     device: str | None = None,
+    deterministic: bool = False,
     listener: Listener,
     save: Callable[[FitRecord], None],
 ) -> tuple[FitRecord, Kept | None]:
@@ -64,7 +65,9 @@ def run_seeds(
         listener.seed_begins(seed)
         streams = Streams(init=seed, order=seed, noise=seed)
         folder = out / "runs" / f"seed-{seed}"
-        result, model = train(plan.recipe, encoded, streams, folder, device, listener.step, stop)
+        result, model = train(
+            plan.recipe, encoded, streams, folder, device, listener.step, stop, deterministic=deterministic
+        )
         seeds = list(record.seeds)
         seeds[index] = seed_record(seed, result, encoded.notes)
         record = dataclasses.replace(record, seeds=tuple(seeds))
