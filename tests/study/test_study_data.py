@@ -64,6 +64,9 @@ def test_every_kind_of_task(name, folder):
     assert less.fingerprint == limited.load(folder).fingerprint != data.fingerprint
     assert less.train.fingerprint != data.train.take(range(9)).fingerprint or name == "language model"
     assert len(less.baselines) == len(data.baselines)
+    if name != "language model":
+        told = [said.split()[1] for said in less.notes.said if said.endswith("rows are used.")]
+        assert told == [f"{split}," for split, rows in less.splits().items() if len(rows) < info.rows[split]]
 
 
 def test_generated_rows_name_no_file_of_this_machine(folder):

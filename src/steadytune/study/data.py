@@ -230,7 +230,11 @@ class StudyTask:
             return data
         running = data.task.kind == "language-model"  # a text is cut at its end, not thinned out
         cut = {name: _at_most(rows, self.limit.get(name), running) for name, rows in data.splits().items()}
-        said = [f"Of {name}, {len(cut[name])} of {len(rows)} rows are used." for name, rows in data.splits().items()]
+        said = [
+            f"Of {name}, {len(cut[name])} of {len(rows)} rows are used."
+            for name, rows in data.splits().items()
+            if len(cut[name]) < len(rows)
+        ]
         if running:
             return replace(_with(data, cut), baselines=baselines.compute(data.task, cut))
         return text.finish(data.task, cut, (*data.notes.said, *said))
