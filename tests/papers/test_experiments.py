@@ -25,6 +25,7 @@ from steadytune.papers.report import make_report
 from steadytune.papers.report_files import print_report, write_files
 from steadytune.papers.run import (
     Workshop,
+    compute,
     read_part,
     run_experiment,
     run_inside,
@@ -641,3 +642,11 @@ def test_the_command_runs_and_reports(tmp_path):
     wrong = steadytune("run", "mixout/table-1", "--scale", "small", "--data", tmp_path / "nowhere")
     assert isinstance(wrong.exception, SteadytuneError)
     assert "--data DIR" in str(wrong.exception)
+
+
+def test_digits_say_how_far_they_are(tmp_path):
+    said = []
+    compute(EXPERIMENTS["mixout/figure-2"], Workshop(tmp_path, "smoke"), said.append)
+    assert said[0].startswith("Pretraining")
+    assert any("restarts are trained" in line for line in said)
+    assert said[-1].startswith(str(tmp_path))

@@ -109,7 +109,7 @@ def test_a_place_that_cannot_be_written_is_found_before_it_is_computed(tmp_path,
 
     (tmp_path / "file").write_text("")
     computed = []
-    stub = replace(EXPERIMENTS[THEORY], compute=lambda setting: computed.append(setting) or {})
+    stub = replace(EXPERIMENTS[THEORY], compute=lambda setting, say: computed.append(setting) or {})
     with pytest.raises(SteadytuneError, match=r"cannot be made: .* Name another --out"):
         run.compute(stub, Workshop(tmp_path / "file", "small"), print)
     assert not computed

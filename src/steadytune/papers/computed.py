@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from steadytune.papers.catalogue import ITEMS, Cell
-from steadytune.papers.experiment import Computed, Data
+from steadytune.papers.experiment import Computed, Data, Say
 from steadytune.papers.set_up import (
     data_table,
     data_verdicts,
@@ -27,7 +27,7 @@ _QUICK: dict[Scale, float] = {"full": 20.0, "small": 10.0, "smoke": 1.0}
 # torch and matplotlib are imported where they are needed: `paper list` needs neither.
 
 
-def _theorem(setting: Setting) -> Data:
+def _theorem(setting: Setting, say: Say) -> Data:
     from steadytune.papers.theory import theorem
 
     return theorem.run(setting.scale).to_data()
@@ -51,7 +51,7 @@ def _theorem_figures(data: Data) -> list[Figure]:
     return [figures.theorem(theorem.Theorem.from_data(data))]
 
 
-def _least_squares(setting: Setting) -> Data:
+def _least_squares(setting: Setting, say: Say) -> Data:
     from steadytune.papers.theory import least_squares
 
     return least_squares.run(setting.scale).to_data()
@@ -69,7 +69,7 @@ def _least_squares_figures(data: Data) -> list[Figure]:
     return [figures.least_squares(least_squares.LeastSquares.from_data(data))]
 
 
-def _adam_bias(setting: Setting) -> Data:
+def _adam_bias(setting: Setting, say: Say) -> Data:
     from steadytune.papers.theory import adam_bias
 
     return adam_bias.run(setting.scale).to_data()
@@ -99,7 +99,7 @@ def _adam_bias_figures(data: Data) -> list[Figure]:
     return [figures.adam_bias(adam_bias.AdamBias.from_data(data))]
 
 
-def _bound(setting: Setting) -> Data:
+def _bound(setting: Setting, say: Say) -> Data:
     from steadytune.papers.theory import rdrop_bound
 
     return rdrop_bound.run(setting.scale).to_data()
@@ -117,16 +117,16 @@ def _bound_figures(data: Data) -> list[Figure]:
     return [figures.rdrop_bound(rdrop_bound.RDropBound.from_data(data))]
 
 
-def _digits(setting: Setting) -> Data:
+def _digits(setting: Setting, say: Say) -> Data:
     """EMNIST Digits to MNIST; USPS stands for EMNIST at the small scale, where nobody has put EMNIST."""
     from steadytune.papers import digits
 
     if setting.scale == "smoke":
-        return digits.run("smoke").to_data()
+        return digits.run("smoke", say=say).to_data()
     emnist = setting.data / "emnist-digits"
     usps = setting.scale == "small" and not emnist.is_dir()
     source = setting.data / "usps" / "usps.npz" if usps else emnist
-    return digits.run(setting.scale, source=source, target=setting.data / "mnist").to_data()
+    return digits.run(setting.scale, source=source, target=setting.data / "mnist", say=say).to_data()
 
 
 def _digits_verdicts(data: Data) -> list[Verdict]:

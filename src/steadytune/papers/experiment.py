@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from steadytune.study.results import StudyResults
 
 Data = dict[str, Any]
+Say = Callable[[str], None]  # is told how far something is that takes long
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Computed:
 
     id: str
     name: str  # of its folder; two items may show one result
-    compute: Callable[[Setting], Data]
+    compute: Callable[[Setting, Say], Data]
     verdicts: Callable[[Data], list[Verdict]]
     figures: Callable[[Data], list[Figure]] = lambda data: []
     tables: Callable[[Data], list[Table]] = lambda data: []

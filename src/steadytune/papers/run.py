@@ -107,7 +107,7 @@ def compute(experiment: Computed, workshop: Workshop, say: Callable[[str], None]
         return
     make_folder(path.parent)  # now: what cannot be written need not be computed
     started = time.perf_counter()
-    data = experiment.compute(workshop.setting(experiment.name))
+    data = experiment.compute(workshop.setting(experiment.name), say)
     data = {**data, MADE_WITH: _made_with(data)}
     write_text(path, json.dumps(data) + "\n")
     say(f"{path} ({time.perf_counter() - started:.1f} s)")

@@ -12,7 +12,7 @@ from typing import Any
 from steadytune.config import Document
 from steadytune.papers import published
 from steadytune.papers.catalogue import Cell
-from steadytune.papers.experiment import Data
+from steadytune.papers.experiment import Data, Say
 from steadytune.papers.settings import Setting
 from steadytune.papers.studies import few_sample_inside
 from steadytune.papers.tables import beside, printed_items
@@ -24,7 +24,7 @@ PUBLIC_HALVES = {"RTE": (138, 139), "MRPC": (203, 205), "CoLA": (521, 522)}  # D
 _DATA, _SETTINGS = "few-sample/table-3", "few-sample/table-6"
 
 
-def read_data(setting: Setting) -> Data:
+def read_data(setting: Setting, say: Say) -> Data:
     """Rows and majority baselines of the eight tasks, as the studies split them; of those whose files are there."""
     from steadytune.tasks import glue
 
@@ -96,7 +96,7 @@ def data_verdicts(data: Data) -> list[Verdict]:
     ]
 
 
-def read_settings(setting: Setting) -> Data:
+def read_settings(setting: Setting, say: Say) -> Data:
     """The settings of table 6 as the full configuration of table 7 has them; needs neither models nor data."""
     from steadytune.study.file import read_study
 
