@@ -31,9 +31,9 @@ from steadytune.report.words import number
 
 _ABOUT = """\
 What this project measured of the claims of three papers, claim by claim, also where it came out otherwise. Every number
-is made by the command beside it ([how the papers are run](papers.md)). The record of a study has every seed; theory and
-digits are computed again. Published numbers stand in rows of their own, with their source, and none of them was
-measured here.
+is made by the command beside it ([how the papers are run](papers.md)). The record of a study, or of the digits, has
+every seed; theory is computed again. Published numbers stand in rows of their own, with their source, and none of them
+was measured here.
 
 A claim *holds* where its test has p < 0.05 (a dash: numbers were compared, not tested, or one of the cases had nothing
 to test), and *does not hold at this scale* where it has not: that is not yet the opposite, which `measured` names where
