@@ -7,21 +7,23 @@ from synthetic import synthetic
 from steadytune.report.study.comparisons import compare_all
 from steadytune.report.study.figures.curves import _loss
 from steadytune.report.study.figures.distances import _during, _parts
-from steadytune.report.study.naming import in_two_lines
+from steadytune.report.study.naming import in_lines
 from steadytune.report.study.runs import trials_of
 from steadytune.report.study.telling import Telling
 
 
-def test_long_names_take_two_lines_where_they_can():
+def test_long_names_take_several_lines_where_they_can():
     names = ["dropout(0.1)", "mixout(w_pre, 0.7) + wdecay(w_pre, 0.01)", "mixout(w_pre, 0.7), exact gradient", "x" * 50]
-    found = in_two_lines(names, 30)
+    found = in_lines(names, 30)
     assert list(found.values())[:3] == [
         "dropout(0.1)",
         "mixout(w_pre, 0.7) +\nwdecay(w_pre, 0.01)",
         "mixout(w_pre, 0.7), exact\ngradient",
     ]
     assert "…" in found["x" * 50]
-    twins = in_two_lines([f"{'long ' * 20}{end}" for end in "ab"], 30)
+    averaged = "Transformer full-model weight averaging (checkpoint), 1 model"
+    assert in_lines([averaged], 26) == {averaged: "Transformer full-model\nweight averaging\n(checkpoint), 1 model"}
+    twins = in_lines([f"{'long ' * 20}{end}" for end in "ab"], 30)
     assert len(set(twins.values())) == 2
     assert all(len(line) <= 30 for name in (*found.values(), *twins.values()) for line in name.split("\n"))
 

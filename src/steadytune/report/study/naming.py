@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from steadytune.report.words import METRIC_NAMES, number
@@ -43,20 +44,18 @@ def short_names(names: Iterable[str], width: int = WIDTH) -> dict[str, str]:
     return shown
 
 
-def in_two_lines(names: Iterable[str], width: int) -> dict[str, str]:
-    """`short_names`, but a longer name is broken into two lines of that width where it has a place for it."""
+def in_lines(names: Iterable[str], width: int, most: int = 3) -> dict[str, str]:
+    """`short_names`, but a longer name is broken into up to `most` lines of that width where it has places for it."""
     every = list(names)
-    whole, shorter = short_names(every, 2 * width), short_names(every, width)
-    return {
-        name: whole[name] if len(whole[name]) <= width else _broken(whole[name], width) or shorter[name]
-        for name in every
-    }
+    whole, shorter = short_names(every, most * width), short_names(every, width)
+    return {name: _broken(whole[name], width, most) or shorter[name] for name in every}
 
 
-def _broken(text: str, width: int) -> str:
-    """At the last space that leaves no more than a line behind it, or before it; empty where there is none."""
-    places = [place for place, letter in enumerate(text) if letter == " " and place <= width >= len(text) - place - 1]
-    return f"{text[: places[-1]]}\n{text[places[-1] + 1 :]}" if places else ""
+def _broken(text: str, width: int, most: int) -> str:
+    """Empty where it does not fit."""
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    fits = len(lines) <= most and all(len(line) <= width for line in lines)
+    return "\n".join(lines) if fits else ""
 
 
 def metric_name(metric: str) -> str:
