@@ -466,8 +466,8 @@ def test_a_full_disk_is_a_sentence_and_what_was_there_stays(world, tmp_path):
 def test_a_diverged_seed_is_shown_and_the_others_go_on(world, tmp_path, monkeypatch):
     usual = seeds.train
 
-    def train(recipe, encoded, streams, *rest):
-        result, model = usual(recipe, encoded, streams, *rest)
+    def train(recipe, encoded, streams, *rest, **options):
+        result, model = usual(recipe, encoded, streams, *rest, **options)
         if streams.init == 1:
             notes = ("The loss was not a finite number at step 2.",)
             return dataclasses.replace(result, status="diverged", best=None, last=None, notes=notes), None
