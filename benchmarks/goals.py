@@ -1,6 +1,6 @@
 """Every goal that docs/performance.md sets for a GPU, measured in one command, with a short table last.
 
-    python benchmarks/goals.py --out goals                     # all, about ten minutes on an H200
+    python benchmarks/goals.py --out goals                     # all: at most 14 minutes
     python benchmarks/goals.py --out goals --minutes 9.5       # parts that find no time any more are left out
     python benchmarks/goals.py --parts mixout optimizer
 

@@ -20,7 +20,7 @@ import torch
 def private_randomness(device: torch.device, deterministic: bool = False) -> Iterator[None]:
     """Global generators may be used inside and are restored afterwards.
 
-    `deterministic`: see below; of a GPU alone, as a CPU gives the same bits anyway.
+    `deterministic` is `use_deterministic_` for so long; of a GPU alone, as a CPU gives the same bits anyway.
     """
     python, old = random.getstate(), np.random.get_state()  # noqa: NPY002 (saved, not used)
     before = (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
