@@ -15,11 +15,14 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
 
+from transformers.models.bert.modeling_bert import BertLayer  # noqa: E402
+
 from quick_helpers import on_the_cpu  # noqa: E402
 from steadytune import AdamW, Mixout, PretrainedDecay, RDrop, SteadytuneError, Streams, WeightDecay  # noqa: E402
 from steadytune.engine import update as update_module  # noqa: E402
 from steadytune.engine.chunk import Chunk  # noqa: E402
 from steadytune.engine.gradients import BatchGradient  # noqa: E402
+from steadytune.engine.masks import Masks  # noqa: E402
 from steadytune.engine.train import train  # noqa: E402
 from steadytune.engine.update import Update  # noqa: E402
 from steadytune.kernels import adamw as adamw_kernel  # noqa: E402
@@ -107,6 +110,30 @@ def test_a_model_that_leaves_out_layers_has_no_pool(tmp_path, device_path, monke
     (said,) = [note for note in train(recipe, encoded, STREAMS)[0].notes if "Mixout" in note]
     assert "model.encoder.layerdrop" in said
     assert not device_path
+
+
+def test_a_layer_that_a_step_leaves_out_has_no_gradient_of_the_step_before(folder, device_path, monkeypatch):
+    """A model that decides in its forward what takes part, as routed experts do."""
+    begun, forward, begin = [], BertLayer.forward, Masks.begin_
+
+    def leaves_out(self, hidden, *arguments, **options):
+        made = forward(self, hidden, *arguments, **options)
+        if len(begun) < 2 or self.mark != 1:
+            return made
+        return (hidden, *made[1:]) if isinstance(made, tuple) else hidden
+
+    monkeypatch.setattr(BertLayer, "forward", leaves_out)
+    monkeypatch.setattr(BertLayer, "mark", property(lambda self: marks.setdefault(id(self), len(marks))), raising=False)
+    monkeypatch.setattr(Masks, "begin_", lambda self: begun.append(1) or begin(self))
+    norms = []
+    for devices in ({"cpu"}, set()):
+        begun.clear()
+        marks = {}
+        monkeypatch.setattr(kept_gradients, "DEVICES", devices)
+        recipe, encoded = tiny_run("classification", folder, methods=(Mixout(p=0.5),), steps=2)
+        norms.append(train(recipe, encoded, STREAMS)[0].grad_norms)
+    assert len(device_path) == 1
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{"precision": "bf16"}, {"micro_batches": 3}, {"clip": 0.0}])

@@ -44,11 +44,11 @@ def layers_of(sizes, p=0.7, factor=1 / 0.3):
     return made
 
 
-def run(x, layers, kept, chunks, dtype, p=0.7):
+def run(x, layers, kept, chunks, dtype, p=0.7, first=True):
     """Gradients of all layers, that read the same x and lie one after the other in a sum; x in chunks."""
     for number, part in enumerate(x.chunk(chunks)):
         if kept is not None:
-            kept.begin_(number == 0)
+            kept.begin_(first and number == 0)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             loss = 0
             for each in layers:
@@ -94,6 +94,32 @@ def test_a_layer_that_no_loss_depends_on_has_no_gradient(form):
     assert [kept.of[each.weight].is_written for each in layers] == [False, True, True]
     assert layers[0].bias.grad is None
     assert layers[2].bias.grad is not None
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_layer_that_a_step_leaves_out_does_not_keep_the_gradient_of_the_step_before(chunks, form):
+    """Routed experts, say: whichever chunk has it, nothing old counts."""
+    layers, x = layers_of([(4, 8), (5, 8), (6, 8)]), torch.randn(6, 8)
+    kept = KeptGradients(layers)
+    run(x, layers, kept, 1, torch.float32)
+    kept.settle_()
+    kept.finish_()
+    assert kept.of[layers[0].weight].values.any()
+    run(x[:3], layers[1:], kept, 1, torch.float32)
+    kept.settle_()
+    if chunks == 2:
+        run(x[3:], layers, kept, 1, torch.float32, first=False)
+    kept.finish_()
+    alone = KeptGradients(layers)
+    if chunks == 2:
+        run(x[3:], layers[:1], alone, 1, torch.float32)
+    alone.finish_()
+    of = layers[0].weight
+    torch.testing.assert_close(kept.of[of].values, alone.of[of].values, rtol=1e-5, atol=1e-5)
+    rest = [kept.of[each.weight].values * each.factor for each in layers]
+    expected = torch.stack([each.norm() for each in rest]).norm()
+    assert kept.norm([]).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert kept.of[of].is_written
 
 
 def test_a_mask_that_does_not_fit_gives_nan(form):

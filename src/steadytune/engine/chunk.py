@@ -169,6 +169,7 @@ class Chunk:
             scaled.backward()
         else:
             self._gather_(torch.autograd.grad(scaled, self.parameters, allow_unused=True), first)
+        self.masks.backward_(first)
         self.loss += loss.detach()
 
     @torch.no_grad()

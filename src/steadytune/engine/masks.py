@@ -104,6 +104,11 @@ class Masks:
             if first:
                 self._pool.mix_()
 
+    def backward_(self, first: bool) -> None:
+        """The backward pass of a chunk has ended."""
+        if first and self.kept is not None and not self.dense:
+            self.kept.settle_()
+
     def _rewind_(self) -> None:
         if self._counters:
             torch._foreach_copy_(self._counters, self._marked)

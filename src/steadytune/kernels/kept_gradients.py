@@ -48,6 +48,7 @@ class KeptGradient:
         self.values, self.columns, self.factor = values, columns, factor
         self.adds = False  # whether the next product is added to what is there
         self.is_written = False  # by a backward pass: a layer that the loss does not depend on has no gradient
+        self.is_new = False  # written since the step began
         self.is_awaited = False  # its product waits for the layer before (kept_inputs.py)
 
     @torch.no_grad()
@@ -57,7 +58,10 @@ class KeptGradient:
             self.values.add_(part)
         else:
             self.values.copy_(part)
-        self.is_written = True
+        self.written_()
+
+    def written_(self) -> None:
+        self.is_written = self.is_new = True
 
     def dense(self) -> Tensor:
         """dW, as `mixout_columns.expand` makes it."""
@@ -112,6 +116,14 @@ class KeptGradients:
         """A chunk comes, the first of its step or a further one."""
         for gradient in self.of.values():
             gradient.adds = not first
+            gradient.is_new = gradient.is_new and not first
+
+    @torch.no_grad()
+    def settle_(self) -> None:
+        """After the first chunk of a step: a layer that had no part in it has zeros, not what an earlier step left."""
+        left = [gradient.values for gradient in self.of.values() if gradient.is_written and not gradient.is_new]
+        if left:
+            torch._foreach_zero_(left)
 
     @torch.no_grad()
     def finish_(self) -> None:

@@ -45,10 +45,10 @@ def weight_product_(kept: KeptGradient, rows: Tensor, inputs: Tensor) -> None:
     is_whole = splits(len(rows), rows.shape[1], inputs.shape[1]) == 1
     if is_whole and not kept.adds and _writes_float32(rows):
         torch.mm(rows.t(), inputs, out_dtype=torch.float32, out=kept.values)
-        kept.is_written = True
+        kept.written_()
     elif is_whole and not kept.adds and rows.dtype == torch.float32:
         torch.mm(rows.t(), inputs, out=kept.values)
-        kept.is_written = True
+        kept.written_()
     else:
         part = weight_product(rows, inputs)
         kept.take_(part if is_whole else part.sum(0))
@@ -65,7 +65,7 @@ def weight_products_(kept: Sequence[KeptGradient], rows: Tensor, inputs: Sequenc
             left = rows.view(tokens, count, len(first)).permute(1, 2, 0)
             torch.bmm(left, together, out_dtype=torch.float32, out=places)
             for each in kept:
-                each.is_written = True
+                each.written_()
             return
     for each, own, taken in zip(kept, rows.split([len(each.values) for each in kept], 1), inputs, strict=True):
         weight_product_(each, own, taken)
