@@ -14,7 +14,7 @@ from steadytune.study.ledger import Ledger
 from steadytune.study.ledger.rows import TrialRow
 
 LEDGER = "ledger.sqlite"
-_RECENT = 20  # ended trials that the time left goes by
+_RECENT = 20  # ended trials of a variant that the time left goes by
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Running:
     variant: str
     seed: str
     worker: str
-    seconds: float
+    seconds: float  # since it was claimed
+    left: float | None  # seconds, at the pace of its own steps, also those before it was claimed anew
     step: int | None
     steps: int | None
     loss: float | None
@@ -51,7 +52,7 @@ class Status:
     running: Sequence[Running]
     leaders: Sequence[Leader]
     failures: Sequence[tuple[str, str]]  # (what, last line of its traceback), the newest first
-    seconds_left: float | None  # by the recent trials; None while nothing has ended
+    seconds_left: float | None  # None while nothing has taken a step
     unplanned: int = 0  # trials that follow when their settings are chosen
 
     @property
@@ -102,7 +103,7 @@ def read_status(folder: str | Path, now: float | None = None) -> Status:
     running = [_running(row, now) for row in rows if row.status == "running"]
     failed = sorted((row for row in rows if row.status == "failed"), key=lambda row: -(row.ended or 0.0))
     failures = [(_called(row), row.error.strip().rpartition("\n")[2]) for row in failed]
-    left = _left(rows, counts, now)
+    left = _left(rows, running)
     unplanned = int(meta.get("unplanned", 0))
     name, leaders = str(meta.get("name", "")), _leaders(rows, meta)
     return Status(name, str(folder), counts, running, leaders, failures, left, unplanned)
@@ -120,14 +121,17 @@ def _seed(row: TrialRow) -> str:
 
 def _running(row: TrialRow, now: float) -> Running:
     said = row.progress
+    step, steps, trained = said.get("step"), said.get("steps"), said.get("seconds")
+    left = trained / step * (steps - step) if step and steps and trained is not None else None
     return Running(
         task=str(row.spec.get("task", "?")),
         variant=str(row.spec.get("variant", "?")),
         seed=_seed(row),
         worker=row.worker or "",
         seconds=max(0.0, now - (row.started or now)),
-        step=said.get("step"),
-        steps=said.get("steps"),
+        left=left,
+        step=step,
+        steps=steps,
         loss=said.get("loss"),
         validation=said.get("validation"),
     )
@@ -154,13 +158,26 @@ def _leaders(rows: Sequence[TrialRow], meta: Mapping[str, Any]) -> list[Leader]:
     return found
 
 
-def _left(rows: Sequence[TrialRow], counts: Mapping[str, int], now: float) -> float | None:
-    """Trials still to end, at the pace of the latest ones."""
-    missing = counts["pending"] + counts["running"]
-    if not missing:
+def _left(rows: Sequence[TrialRow], running: Sequence[Running]) -> float | None:
+    """Seconds until all have ended: a trial that runs goes by its own steps, one that waits by those of its variant.
+
+    A variant of which nothing has ended or runs takes as long as the others do on the average.
+    """
+    pending = [row for row in rows if row.status == "pending"]
+    if not pending and not running:
         return 0.0
-    ended = sorted((row for row in rows if row.ended and row.started), key=lambda row: row.ended or 0.0)[-_RECENT:]
-    if not ended:
+    took: dict[str, list[float]] = {}
+    for row in sorted(rows, key=lambda row: row.ended or 0.0):
+        if row.ended and row.started:
+            took.setdefault(str(row.spec.get("variant", "?")), []).append(row.ended - row.started)
+    for run in running:
+        if run.left is not None and run.variant not in took:
+            took[run.variant] = [run.seconds + run.left]
+    if not took:
         return None
-    took = fmean((row.ended or 0.0) - (row.started or 0.0) for row in ended)
-    return missing * took / max(1, counts["running"])
+    means = {variant: fmean(seconds[-_RECENT:]) for variant, seconds in took.items()}
+    usual = fmean(means.values())
+    left = sum(means.get(str(row.spec.get("variant", "?")), usual) for row in pending)
+    for run in running:
+        left += run.left if run.left is not None else max(0.0, means.get(run.variant, usual) - run.seconds)
+    return left / max(1, len(running))

@@ -114,7 +114,7 @@ def run_trial(
     encoded = context.numbers(spec["task"], data, recipe)
 
     def heard(now: Progress) -> None:
-        progress({"step": now.step, "steps": now.steps, "loss": now.loss, "validation": now.validation})
+        progress({name: getattr(now, name) for name in ("step", "steps", "seconds", "loss", "validation")})
 
     streams = Streams(**content["streams"])
     keep = bool(spec.get("keep_model"))
