@@ -302,6 +302,18 @@ def test_headings_are_the_summaries_of_their_first_paragraph(tmp_path):
     assert rows == ["text,heading", "Senjō no Valkyria is a game .,Valkyria", "It begins .,Plot"]
 
 
+def test_headings_that_could_not_be_learnt_are_left_out(tmp_path):
+    (tmp_path / "wiki").mkdir()
+    often = " = = Plot = = \n It begins . \n = <unk> Dog = \n A dog . \n = = Plot = = \n It ends . \n"
+    texts = {"train": often + " = Once = \n Only here . \n", "valid": often, "test": " = Once = \n Here again . \n"}
+    for part, text in texts.items():
+        (tmp_path / "wiki" / f"{part}.txt").write_text(text)
+    write_headlines(tmp_path / "wiki", tmp_path / "rows", times=2)
+    for part, expected in {"train": 2, "valid": 2, "test": 0}.items():
+        rows = (tmp_path / "rows" / f"{part}.csv").read_text().splitlines()
+        assert len(rows) == 1 + expected, part  # by the training text's counts, without `<unk> Dog`
+
+
 def test_what_is_made_is_made_once_and_whole(tmp_path):
     def fails():
         with made_once(tmp_path / "new") as folder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from steadytune.errors import SteadytuneError
 _TOKEN = re.compile(r"\w+(?:['’]\w+)?|[^\w\s]")
 _HEADING = re.compile(r"^ ?(=( =)*) (.+?) \1 ?$")
 _PARTS = {"train": ("train",), "val": ("val", "valid", "dev"), "test": ("test", "test_2016_flickr")}
+_UNKNOWN = "<unk>"
 MOST_WORDS = 80  # of a paragraph whose heading is to be found
 
 
@@ -46,18 +48,29 @@ def lines_of(path: Path) -> Iterator[str]:
         yield from (line.rstrip("\n") for line in file)
 
 
-def write_headlines(source: Path, target: Path) -> None:
-    """WikiText's first paragraphs of sections with their headings, as tables of texts and summaries."""
+def write_headlines(source: Path, target: Path, times: int = 1) -> None:
+    """WikiText's first paragraphs of sections with their headings, as tables of texts and summaries.
+
+    Only headings that the training text has so many times; none with `<unk>`, which nobody can find in a paragraph.
+    """
+    pairs = {part: list(_headlines(source / f"{part}.txt")) for part in ("train", "valid", "test")}
+    known = Counter(heading for _, heading in pairs["train"])
     target.mkdir(parents=True)
-    for part in ("train", "valid", "test"):
+    for part, found in pairs.items():
         with open(target / f"{part}.csv", "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(("text", "heading"))
+            writer.writerows(pair for pair in found if known[pair[1]] >= times)
+
+
+def _headlines(path: Path) -> Iterator[tuple[str, str]]:
+    """(first paragraph, heading) of each section."""
+    heading = ""
+    for line in lines_of(path):
+        match = _HEADING.match(line)
+        if match:
+            heading = match[3]
+        elif line.strip() and heading:
+            if _UNKNOWN not in heading:
+                yield " ".join(line.split()[:MOST_WORDS]), heading
             heading = ""
-            for line in lines_of(source / f"{part}.txt"):
-                match = _HEADING.match(line)
-                if match:
-                    heading = match[3]
-                elif line.strip() and heading:
-                    writer.writerow((" ".join(line.split()[:MOST_WORDS]), heading))
-                    heading = ""
