@@ -200,6 +200,29 @@ def test_workers_of_a_study_share_their_gpu_until_one_has_lost_it(ledger, path, 
     assert log.read_text().endswith("quit\n")
 
 
+def test_a_worker_that_starts_after_the_mps_has_gone_runs_on_its_own_gpu(ledger, path, daemon, tmp_path):
+    """GPU 2 has number 0 where the daemon is; without the daemon that is another one."""
+    daemon()
+    tell = tmp_path / "tell.py"
+    tell.write_text(
+        f"import os\nopen({str(tmp_path / 'told')!r}, 'a').write(os.environ['CUDA_VISIBLE_DEVICES'] + chr(10))\n"
+    )
+    with side_by_side(["2"]) as served:
+        crew = Crew(
+            path, [Slot("cuda", 1, "2")], threads=1, lease=1, command=[sys.executable, str(tell)], served=served
+        )
+        _start_one(crew)
+        os.rmdir(os.path.join(served["2"][mps._PIPE], "log"))  # which the stand-in answers by
+        _start_one(crew)
+    assert (tmp_path / "told").read_text().split() == ["0", "2"]
+
+
+def _start_one(crew):
+    crew.start_(1)
+    crew.workers[0].process.wait()
+    assert len(crew.reap_()) == 1
+
+
 def test_in_turns_where_there_is_no_mps(ledger, path, monkeypatch):
     monkeypatch.setenv(mps.SWITCH, "0")
     ledger.plan([(f"t{n}", "{}", n) for n in range(2)])

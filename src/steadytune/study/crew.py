@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from steadytune.errors import SteadytuneError
-from steadytune.study.mps import Served
+from steadytune.study.mps import Served, answers
 from steadytune.study.worker import BEGINS
 
 try:
@@ -133,8 +133,7 @@ class Crew:
         told += ["--deterministic"] if self._deterministic else []
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"}
         if slot.visible is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = slot.visible
-            environment.update(self._served.get(slot.visible, {}))
+            environment |= {"CUDA_VISIBLE_DEVICES": slot.visible, **self._served_on(slot.visible)}
         with log.open("wb") as stream:
             if fcntl is not None:
                 fcntl.flock(stream, fcntl.LOCK_EX)  # the worker inherits it, and has it until it ends
@@ -147,6 +146,14 @@ class Crew:
                 start_new_session=True,  # Ctrl-C in the terminal is for the driver, which passes it on
             )
         return _Worker(name, slot, log, process)
+
+    def _served_on(self, gpu: str) -> Mapping[str, str]:
+        """What makes a process share this GPU. One whose MPS has gone would be told of another GPU's number by it."""
+        served = self._served.get(gpu, {})
+        if served and not answers(served):
+            del self._served[gpu]
+            return {}
+        return served
 
 
 def slots(

@@ -65,7 +65,7 @@ def side_by_side(gpus: Iterable[str]) -> Iterator[Served]:
 
 def _is_there() -> bool:
     """Whether the user has an MPS already, which our processes find by themselves."""
-    return (_PIPE in os.environ or (_USUAL / "control").exists()) and _answers({})
+    return (_PIPE in os.environ or (_USUAL / "control").exists()) and answers({})
 
 
 def _is_off() -> bool:
@@ -125,11 +125,11 @@ def _works(served: Mapping[str, str]) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return tried.returncode == 0 and _answers(served)
+    return tried.returncode == 0 and answers(served)
 
 
-def _answers(served: Mapping[str, str]) -> bool:
-    """Whether an MPS is there, as far as can be asked: its directory outlives it."""
+def answers(served: Mapping[str, str]) -> bool:
+    """Whether the MPS of these is there, as far as can be asked: its directory outlives it."""
     try:
         asked = subprocess.run(
             [CONTROL],
