@@ -34,6 +34,7 @@ from steadytune.engine.evaluate import Search, predict, score
 from steadytune.engine.gradients import BatchGradient
 from steadytune.engine.result import RunResult
 from steadytune.engine.train import evaluation_points, train
+from steadytune.methods import late_logits
 from steadytune.methods.mixed_layers import mixed_layers
 from steadytune.models import load_model
 from steadytune.recipe import Recipe
@@ -542,3 +543,14 @@ def test_glue_end_to_end(name, real_data):
     assert all(map(math.isfinite, (result.best.validation, result.best.test)))
     assert len(result.predictions["test"].values) == 24
     assert model.config.num_labels == max(1, len(data.task.labels))
+
+
+@pytest.mark.filterwarnings("ignore:RDrop")
+@pytest.mark.parametrize("mixed", [True, False])
+def test_that_all_logits_are_held_is_noted(folder, monkeypatch, mixed):
+    monkeypatch.setattr(late_logits, "LARGE_VOCABULARY", 8)
+    output_layer_too = Mixout(p=0.5, layers="linear", target="zero", replace_dropout=False)
+    methods = (RDrop(), output_layer_too) if mixed else (RDrop(),)
+    recipe, encoded = tiny_run("translation", folder, steps=1, evaluations=1, methods=methods)
+    found = [note for note in train(recipe, encoded, STREAMS)[0].notes if "holds the logits of all passes" in note]
+    assert len(found) == mixed

@@ -29,6 +29,7 @@ from steadytune.engine.processes import Processes
 from steadytune.errors import SteadytuneError
 from steadytune.layers import EMBEDDINGS, find_layers
 from steadytune.methods.base import Moment
+from steadytune.methods.late_logits import why_in_full
 from steadytune.methods.rdrop import VARIANTS, RDrop
 from steadytune.recipe import Recipe
 from steadytune.rng import Streams, stream_seed
@@ -165,6 +166,8 @@ class BatchGradient:
     def remarks(self) -> list[str]:
         """What to say at the end of the run."""
         said = []
+        if (why := why_in_full(self.model)) is not None:
+            said.append(why)
         if self.masks.why_alone:
             said.append(f"Mixout computed whole weight gradients, layer by layer: {self.masks.why_alone}")
         if self.processes.device.type == "cuda" and find_spec("triton") is None:

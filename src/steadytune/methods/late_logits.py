@@ -8,7 +8,7 @@ and adding a constant to each class (the final_logits_bias of BART and Marian).
 
 So a model that does more to its logits (softcapping, scaling) gets what it would have got, and so does a model that
 makes its logits without calling its output layer. That they are held in full after all is said in a warning, with the
-reason; the numbers are the same either way, but for rounding.
+reason, and by `why_in_full(model)`; the numbers are the same either way, but for rounding.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ from torch.utils._pytree import tree_map_only
 from steadytune.methods.loss import unwrap
 
 LARGE_VOCABULARY = 4096  # fewer classes than this: the logits are not what fills the memory
+
+_IN_FULL: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # the sentence of models that hold their logits
 
 _FACTS = {  # what can be asked of a tensor without its values
     *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda")),
@@ -142,12 +145,18 @@ def logits_later(model: nn.Module, owner: str) -> Iterator[None]:
     asked = next((each.asked for each in made if each.asked is not None), None)
     if asked is not None:
         reason = f"it changes them after its output layer ({asked})"
+    _IN_FULL.pop(unwrap(model), None)
     if reason is not None:
-        warnings.warn(
+        _IN_FULL[unwrap(model)] = said = (
             f"{owner}: {type(unwrap(model)).__name__} holds the logits of all passes in full, because {reason}. The "
-            "loss is the same, but takes more memory and time.",
-            stacklevel=3,
+            "loss is the same, but takes more memory and time."
         )
+        warnings.warn(said, stacklevel=3)
+
+
+def why_in_full(model: nn.Module) -> str | None:
+    """Why this model's logits were computed after all, as a sentence; None where they were not, or there are few."""
+    return _IN_FULL.get(unwrap(model))
 
 
 def output_layer(model: nn.Module) -> nn.Module | None:
