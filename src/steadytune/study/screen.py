@@ -86,10 +86,11 @@ def _running(status: Status) -> Table:
         step = f"{run.step}/{run.steps}" if run.step is not None else "starting"
         loss = "" if run.loss is None else f"{run.loss:.3f}"
         score = "" if run.validation is None else f"{run.validation:.3f}"
-        return [run.task, run.variant, run.seed, step, loss, score, duration(run.seconds)]
+        left = "" if run.left is None else duration(run.left)
+        return [run.task, run.variant, run.seed, step, loss, score, duration(run.seconds), left]
 
     columns = [("running", ""), ("variant", ""), ("seed", "right"), ("step", "right"), ("loss", "right")]
-    columns += [("validation", "right"), ("for", "right")]
+    columns += [("validation", "right"), ("for", "right"), ("left", "right")]
     made = table(columns, [cells(each) for each in status.running[:_SHOWN]])
     if len(status.running) > _SHOWN:
         made.add_row(f"and {len(status.running) - _SHOWN} more")
