@@ -80,3 +80,31 @@ def assert_step(case, before, after_grad):
     assert slot.t.item() == t + 1
     assert torch.equal(slot.g, after_grad)
     assert case.margins_are_untouched()
+
+
+def elements_that_rest(device):
+    """Slots with and without ε, in which most elements have had no gradient yet, others between them; and w, m and v
+    after a step by the formula as it stands, in float32."""
+    generator = torch.Generator().manual_seed(1)
+    made, after = [], []
+    rate = torch.tensor(0.05, dtype=torch.float64, device=device)
+    for eps in (1e-8, 0.0):
+        g, m, v = torch.randn(3, BLOCK + 300, generator=generator)
+        w, v = torch.randn(len(g), generator=generator), v.square()
+        number = torch.arange(len(g)) % 7
+        g[number > 0] = m[number > 0] = v[number > 0] = 0.0
+        g[number == 6], m[number == 1], v[number == 2] = 0.5, 0.25, 0.125  # only one of the three is not 0
+        m[number == 3] = -0.0
+        slot = Slot(
+            *(x.to(device) for x in (w, g, m, v)),
+            torch.tensor(9.0, device=device),
+            None,
+            rate,
+            Settings(0.9, 0.999, eps, True, 0.0, 0.0, 0.0),
+        )
+        m = m + (1 - 0.9) * (g - m)
+        v = 0.999 * v + (1 - 0.999) * g * g
+        s, r = (torch.tensor(x, dtype=torch.float32) for x in (0.05 / (1 - 0.9**10), (1 - 0.999**10) ** 0.5))
+        made.append(slot)
+        after.append((w - s * (m / (v.sqrt() / r + eps)), m, v))
+    return made, after

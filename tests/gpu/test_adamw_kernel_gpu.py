@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from adamw_slots import assert_step, cases, expected
+from adamw_slots import assert_step, cases, elements_that_rest, expected
 from steadytune import AdamW, PretrainedDecay, apply_
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.adamw import FusedStep
@@ -242,3 +242,13 @@ def test_grad_scaler_unscales_before_and_skips_overflow():
         scaler.update()
         assert (optimizer.state[w] != {}) is moved
     torch.testing.assert_close(w.detach(), torch.full_like(w, 0.9))
+
+
+def test_elements_without_a_gradient_so_far_follow_the_formula():
+    """0 / (0 + ε) is 0, and NaN without ε, as the formula has it: the kernel takes a way of its own for 0."""
+    slots, after = elements_that_rest("cuda")
+    FusedStep().step_(slots)
+    for slot, (w, m, v) in zip(slots, after, strict=True):
+        for found, wanted in ((slot.w, w), (slot.m, m), (slot.v, v)):
+            torch.testing.assert_close(found.cpu(), wanted, rtol=1e-6, atol=1e-7, equal_nan=True)
+        assert torch.isnan(slot.w).any() == (slot.settings.eps == 0.0)

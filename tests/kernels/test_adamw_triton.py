@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
 
-from adamw_slots import assert_step, cases, expected  # noqa: E402
+from adamw_slots import assert_step, cases, elements_that_rest, expected  # noqa: E402
 from steadytune.kernels.adamw import FusedStep  # noqa: E402
 from steadytune.kernels.adamw_tables import Settings, Slot  # noqa: E402
 
@@ -57,3 +57,13 @@ def test_variants_of_the_kernel_have_the_same_bits():
         FusedStep().step_(slots, factor)
         results.append(torch.cat([x.flatten() for s in slots for x in (s.w, s.m, s.v)]))
     assert all(torch.equal(result, results[0]) for result in results[1:])
+
+
+def test_elements_without_a_gradient_so_far_follow_the_formula():
+    """0 / (0 + ε) is 0, and NaN without ε, as the formula has it: the kernel takes a way of its own for 0."""
+    slots, after = elements_that_rest("cpu")
+    FusedStep().step_(slots)
+    for slot, (w, m, v) in zip(slots, after, strict=True):
+        for found, wanted in ((slot.w, w), (slot.m, m), (slot.v, v)):
+            torch.testing.assert_close(found.cpu(), wanted, rtol=1e-6, atol=1e-7, equal_nan=True)
+        assert torch.isnan(slot.w).any() == (slot.settings.eps == 0.0)

@@ -125,8 +125,13 @@ def _block(  # type: ignore[no-untyped-def]
     d = tl.load(row + 4) * w_t
     d = d + tl.load(row + 5) * (w_t - d - u_t)
     d = d + tl.load(row + 6) * (w_t - d)
-    denominator = tl.div_rn(tl.sqrt_rn(v_t), tl.load(row + 8)) + tl.load(row + 3)
-    w_t = w_t - (d + tl.load(row + 7) * tl.div_rn(m_t, denominator))
+    # The compiler's exact root and quotient go a long way round for 0, which v and m are until a first gradient: all
+    # of a warp goes with one of its 32 elements.
+    root = tl.div_rn(tl.sqrt_rn(tl.where(v_t == 0, 1.0, v_t)), tl.load(row + 8))
+    denominator = tl.where(v_t == 0, 0.0, root) + tl.load(row + 3)
+    rests = (m_t == 0) & (denominator > 0)
+    along = tl.where(rests, m_t, tl.div_rn(tl.where(rests, 1.0, m_t), denominator))
+    w_t = w_t - (d + tl.load(row + 7) * along)
     tl.store(w + lane, w_t.to(ELEMENT), mask=inside)
     tl.store(m + lane, m_t.to(ELEMENT), mask=inside)
     tl.store(v + lane, v_t.to(ELEMENT), mask=inside)
