@@ -91,12 +91,15 @@ def save_model(folder: Path, config: str, changes: dict[str, Any], tokenizer: An
             made.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-    _without_paths(folder / "tokenizer_config.json")
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        _only_what_it_is(folder / name)
 
 
-def _without_paths(file: Path) -> None:
-    """Where a directory was made is nobody's business."""
+def _only_what_it_is(file: Path) -> None:
+    """Where a directory was made is nobody's business, nor with which version: a trial is known by its model's files,
+    so its runs would not be known where another version is installed."""
     if file.is_file():
         data = json.loads(file.read_text(encoding="utf-8"))
-        kept = {name: value for name, value in data.items() if name not in ("name_or_path", "local_files_only")}
+        told = ("name_or_path", "local_files_only", "transformers_version")
+        kept = {name: value for name, value in data.items() if name not in told}
         file.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
