@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -88,6 +89,7 @@ def run(
     from steadytune.papers.needed_models import refuse_missing_models
     from steadytune.papers.run import Workshop, command, refuse_what_cannot_be_run, run_experiment
     from steadytune.study.command import run_study
+    from steadytune.study.screen import duration
 
     asked = [find_experiment(id) for id in ids]  # before anything else is asked for
     found = _data(data, needed=scale is not Scale.smoke and any(reads_data(each) for each in asked))
@@ -121,7 +123,9 @@ def run(
 
     code = 0
     for id in ids:
+        began = time.perf_counter()
         code = run_experiment(id, workshop, run_file, say) or code
+        say(f"{id} took {duration(time.perf_counter() - began)}.")
         if code > 1:  # stopped; failed trials are 1, and the other items may do without them
             raise typer.Exit(code)
     if code == 0:

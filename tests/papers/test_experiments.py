@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -634,6 +635,7 @@ def test_the_command_runs_and_reports(tmp_path):
     assert json.loads(noted.output)["notes"][-1] == "On a borrowed machine."
     several = steadytune("run", "mixout/figure-4", "mixout/supplement-e", "--scale", "smoke")
     assert several.exit_code == 0, several.output
+    assert re.search(r"mixout/figure-4 took \d+ s\.", several.output)
     assert "paper report mixout/figure-4 mixout/supplement-e --scale smoke" in " ".join(several.output.split())
     both = steadytune("report", "mixout/figure-4", "mixout/supplement-e", "--json", "--no-pages")
     assert [each["id"] for each in json.loads(both.output)] == ["mixout/figure-4", "mixout/supplement-e"]

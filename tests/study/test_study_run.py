@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -55,6 +56,7 @@ def done(world):
     made = steadytune("study", "run", file, "--workers", 1, cwd=world)
     assert made.returncode == 0, made.stderr
     assert "4 of 4 trials have ended" in made.stdout
+    assert re.search(r"^4 trials in \d+ s\.$", made.stdout, re.MULTILINE)
     assert "steadytune study report" in made.stdout
     return world / "done-study"
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -108,6 +109,7 @@ def run_study(
 
         replicas = room.per_gpu(per_gpu, (trial.recipe for trial in prepared.plan.trials), prepared.base, workers)
 
+    before, began = read_status(folder).ended, time.perf_counter()
     with stop_on_signals() as stop, _Screen(folder, console) as screen:
 
         def tick() -> int:
@@ -134,6 +136,9 @@ def run_study(
     if as_json:
         print(json.dumps(status.to_data()))
     elif not quiet:
+        if ran := status.ended - before:
+            took = duration(time.perf_counter() - began)
+            console.print(f"{ran} trial{'s' * (ran > 1)} in {took}.", highlight=False)
         if prepared.plan.hopeless:
             groups = ", ".join(f"{group} on {task}" for task, group in prepared.plan.hopeless)
             console.print(f"No choice could be made for {groups}: every tuning run crashed.", style="red", markup=False)
