@@ -102,14 +102,14 @@ def run(
             refuse_missing_models(id, workshop)
     console = Console(quiet=quiet)
 
-    def run_file(file: Path, known: Sequence[str]) -> int:
+    def run_file(file: Path, known: Sequence[str], alone: bool) -> int:
         return run_study(
             str(file),
             out=str(file.parent),
             on="ray" if on is On.ray else "local",
             address=address,
             workers=workers,
-            per_gpu=per_gpu,
+            per_gpu=None if alone else per_gpu,
             threads=threads,
             deterministic=deterministic,
             retry_failed=retry_failed,

@@ -460,7 +460,7 @@ def test_a_study_that_was_stopped_is_an_exit_code(tmp_path):
     workshop = Workshop(tmp_path, "small", data=tmp_path)
     seen = []
 
-    def stopped(file, known):
+    def stopped(file, known, alone):
         seen.append(file)
         return 130
 
@@ -468,6 +468,30 @@ def test_a_study_that_was_stopped_is_an_exit_code(tmp_path):
     assert [file.name for file in seen] == ["study.yaml"]
     assert "Which learning rate?" in seen[0].read_text(), "what comes after it waits"
     assert str(tmp_path) not in seen[0].read_text()
+
+
+def test_runs_whose_time_is_compared_have_their_gpu_alone(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from steadytune import cli_paper
+
+    told = {}
+
+    def run_study(file, **options):
+        told[str(Path(file).parent.relative_to(tmp_path / "small"))] = options["per_gpu"]
+        return 130
+
+    def each_part(id, workshop, run_file, say):
+        for part in (PARTS["mixout/supplement-e"], PARTS["mixout/figure-4"]):
+            assert run_part(part, workshop.setting(part.name), run_file, workshop) == 130
+        return 0
+
+    monkeypatch.setattr("steadytune.study.command.run_study", run_study)
+    monkeypatch.setattr("steadytune.papers.run.run_experiment", each_part)
+    words = ["run", "mixout/supplement-e", "--scale", "small", "--per-gpu", "auto"]
+    ran = CliRunner().invoke(cli_paper.paper, [*words, "--data", str(tmp_path), "--out", str(tmp_path)])
+    assert ran.exit_code == 0, ran.output
+    assert told == {"mixout/supplement-e": None, "mixout/figure-4": "auto"}
 
 
 def test_some_of_the_tasks_can_be_run_first_and_the_rest_later(tmp_path):
@@ -527,7 +551,7 @@ def test_a_study_without_the_chosen_task_is_neither_run_nor_missed(tmp_path):
 def test_learning_rates_of_other_tasks_are_not_chosen(tmp_path):
     ran = []
 
-    def stopped(file, known):
+    def stopped(file, known, alone):
         ran.append((file.parent.name, list(load_yaml(file).data["tasks"])))
         return 130
 
@@ -627,10 +651,10 @@ def test_the_command_runs_and_reports(tmp_path):
     assert told.exit_code == 0, told.output
     assert "843" in told.output  # the paper's seconds
     assert "mixout costs 32.5 % more time than dropout" in told.output
-    assert (tmp_path / "out/smoke/mixout/figure-4/report.html").is_file()
+    assert (tmp_path / "out/smoke/mixout/supplement-e/report.html").is_file()
     assert {path.suffix for path in (tmp_path / "record").iterdir()} == {".md", ".json", ".csv", ".svg"}
     as_data = steadytune("report", "mixout/supplement-e", "--json", "--no-pages")
-    assert json.loads(as_data.output)["verdicts"][0]["n"] == 4  # two p, two seeds
+    assert json.loads(as_data.output)["verdicts"][0]["n"] == 2
     noted = steadytune("report", "mixout/supplement-e", "--json", "--no-pages", "--note", "On a borrowed machine.")
     assert json.loads(noted.output)["notes"][-1] == "On a borrowed machine."
     several = steadytune("run", "mixout/figure-4", "mixout/supplement-e", "--scale", "smoke")

@@ -119,7 +119,7 @@ def test_with_fewer_seeds_settings_are_still_chosen_by_all(tmp_path):
     """Else the rest, which may follow, would follow another choice; and it is said."""
     said, seen = [], []
 
-    def stopped(file, known):
+    def stopped(file, known, alone):
         seen.append(file.read_text())
         return 130
 

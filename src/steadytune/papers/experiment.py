@@ -34,7 +34,7 @@ class Part:
     finish: Callable[[Setting, StudyResults], None] | None = None  # evaluates the kept models together
     scales: tuple[Scale, ...] = SCALES  # at which it is needed
     for_all: bool = False  # whatever task is asked for needs it; else only its own do
-    timed: bool = False  # how long its runs take is compared: none is taken over from elsewhere
+    timed: bool = False  # how long its runs take is compared: none is taken over, and each has its GPU alone
 
 
 @dataclass(frozen=True)

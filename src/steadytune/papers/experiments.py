@@ -48,7 +48,12 @@ _MIXOUT = (
     ),
     *(Shown(f"mixout/{name}", (f"mixout/{name}",)) for name in ("table-2", "table-3", "figure-4", "figure-6")),
     Shown("mixout/table-4", ("mixout/table-4",), place=places.by_trials),
-    Shown("mixout/supplement-e", ("mixout/figure-4",), ("time",), place=places.of_family),
+    Shown(
+        "mixout/supplement-e",
+        ("mixout/supplement-e",),
+        ("time",),
+        lines=[line(name, variant) for name, variant in mixout.TIMED.items()],
+    ),
 )
 
 _FIGURE_2 = ("few-sample/figure-2",)

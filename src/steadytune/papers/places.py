@@ -39,11 +39,6 @@ def by_minutes(cell: Cell) -> Place:
     return Place(cell.row, cell.column, minutes=float(cell.setting.split()[0]))
 
 
-def of_family(cell: Cell) -> Place:
-    """("mixout(w_pre, p)", "RTE"): all p together."""
-    return Place(cell.row, cell.column, family=True)
-
-
 def with_step_time(cell: Cell) -> Place:
     """Runs of one task; those of the column `time per step` are timed."""
     return Place(cell.row, cell.column, per_step=cell.column == "time per step")

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from steadytune.study.results import StudyResults
 
 RESULT, MADE_WITH = "result.json", "made_with"
-RunStudy = Callable[[Path, Sequence[str]], int]  # a study file, where runs are known -> exit code of `study run`
+# A study file, where runs are known, whether each run has its GPU alone -> exit code of `study run`.
+RunStudy = Callable[[Path, Sequence[str], bool], int]
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def run_experiment(
         setting = workshop.setting(part.name, earlier)
         if workshop.tasks and not part.for_all and not set(workshop.tasks) & set(part.make(setting)["tasks"]):
             continue  # such as the learning rates of other tasks
-        say(f"{part.name}: {workshop.folder(part.name)}{_who_chooses(part, setting, workshop)}")
+        alone = " (one run at a time on each GPU: their time is compared)" if part.timed else ""
+        say(f"{part.name}: {workshop.folder(part.name)}{alone}{_who_chooses(part, setting, workshop)}")
         code = run_part(part, setting, run_study, workshop) or code
         if code > 1:  # stopped; failed trials are 1, and the other studies may do without them
             return code
@@ -129,7 +131,7 @@ def run_part(part: Part, setting: Setting, run_study: RunStudy, workshop: Worksh
         part.prepare(setting)
     file = write_study(setting.folder, at_most(only(part.make(setting), workshop.tasks), workshop.seeds))
     known = workshop.known_to(part)
-    code = run_inside(file, known) if setting.scale == "smoke" else run_study(file, known)
+    code = run_inside(file, known) if setting.scale == "smoke" else run_study(file, known, part.timed)
     if code == 0 and part.finish is not None:
         from steadytune.study.folder import read_results
 

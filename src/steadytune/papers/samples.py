@@ -27,7 +27,6 @@ class Place:
 
     variant: str
     task: str
-    family: bool = False  # all variants of the family `variant`
     split: str = ""  # instead of the item's
     block: int | None = None  # whose distance is meant
     streams: Mapping[str, int] = field(default_factory=dict)  # runs with these seeds only
@@ -81,8 +80,8 @@ class Sample:
     @property
     def grid(self) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
         """Initialisation and order of each run, where several runs share the one and several the other."""
-        seeds = [seed[1:3] for seed in self.seeds if isinstance(seed, tuple) and len(seed) == 4]
-        if not seeds or self.place.family:  # a family has every seed once for each of its variants
+        seeds = [seed[:2] for seed in self.seeds if isinstance(seed, tuple)]  # of init, order, noise
+        if not seeds:
             return None
         rows, columns = (tuple(side) for side in zip(*seeds))
         return (rows, columns) if 1 < len(set(rows)) < self.n and 1 < len(set(columns)) < self.n else None
@@ -133,7 +132,7 @@ def read(view: StudyResults, place: Place, quantity: str = "score", split: str =
     sample = Sample(
         place=place,
         values=settled,
-        seeds=tuple((trial.variant if place.family else "", *_streams(trial)) for trial, _ in ended),
+        seeds=tuple(_streams(trial) for trial, _ in ended),
         level=level,
         diverged=diverged,
         crashed=sum(trial.status == "failed" for trial in trials),
@@ -145,10 +144,7 @@ def read(view: StudyResults, place: Place, quantity: str = "score", split: str =
 
 
 def _trials(view: StudyResults, place: Place) -> list[TrialResult]:
-    names = [place.variant]
-    if place.family:
-        names = [variant.name for variant in view.variants.values() if variant.family == place.variant]
-    found = [trial for name in names for trial in view.reported.get((place.task, name), ())]
+    found = view.reported.get((place.task, place.variant), ())
     return [trial for trial in found if all(trial.streams[name] == seed for name, seed in place.streams.items())]
 
 
@@ -196,7 +192,7 @@ def _streams(trial: TrialResult) -> tuple[int, int, int]:
 
 def _spreads(sample: Sample) -> Sample:
     """For each seed of the stream that is fixed, the standard deviation over the other."""
-    at = {"init": 1, "order": 2}[sample.place.fixed]
+    at = {"init": 0, "order": 1}[sample.place.fixed]
     groups: dict[int, list[float]] = {}
     for seed, value in zip(sample.seeds, sample.values):
         groups.setdefault(seed[at], []).append(float(value))

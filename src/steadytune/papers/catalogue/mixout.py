@@ -237,7 +237,6 @@ _ABLATIONS = (
                 margin=0.001,
             ),
         ),
-        runs_of="mixout/figure-4",
     ),
     Item(
         "mixout/figure-6",

@@ -19,6 +19,7 @@ from steadytune.papers.studies.parts import Data, glue, rate_sweep, some
 
 RATES = "mixout/rates"
 EXACT = "mixout(w_pre, 0.7), exact gradient"
+TIMED = {"dropout(p)": "dropout(0.1)", "mixout(w_pre, p)": "mixout(w_pre, 0.7)"}  # row of supplement E -> variant
 _TENTHS = [tenth / 10 for tenth in range(10)]
 _NO_DROPOUT = {"method": "dropout", "p": 0.0}
 _FREE_HEAD = {"method": "dropout", "p": 0.1, "head": 0.0}  # section 6.3: nothing regularises the output layer
@@ -75,6 +76,11 @@ def _only(*methods: Mapping[str, Any]) -> Data:
     return {"weight_decay": 0.0, "add": [*without, *map(dict, methods)]}
 
 
+# Section 6.3. mixout(w_pre, 0) is no regulariser at all, so dropout is off in its own right.
+_DROPPED: Data = {"weight_decay": 0.0, "add": [_FREE_HEAD]}
+_MIXED: Data = {"weight_decay": 0.0, "add": [_NO_DROPOUT, _mixout(0.7, replace_dropout=False)]}
+
+
 def table_1(setting: Setting) -> Data:
     """Table 1 and figure 3."""
     decays = dict(zip(DECAYS, (0.01, 0.04, 0.07, 0.10)))
@@ -118,14 +124,22 @@ def table_4(setting: Setting) -> Data:
 
 def figure_4(setting: Setting) -> Data:
     ps = setting.pick(full=_TENTHS, small=[0.0, 0.1, 0.3, 0.5, 0.7, 0.9], smoke=[0.0, 0.7])
-    # mixout(w_pre, 0) is no regulariser at all, so dropout is off in its own right.
-    mixed = {"weight_decay": 0.0, "add": [_NO_DROPOUT, _mixout(0.7, replace_dropout=False)], "sweep": {"mixout.p": ps}}
-    dropped = {"weight_decay": 0.0, "add": [_FREE_HEAD], "sweep": {"dropout.p": ps}}
-    variants = {"dropout(p)": dropped, "mixout(w_pre, p)": mixed}
+    variants = {"dropout(p)": _DROPPED | {"sweep": {"dropout.p": ps}}}
+    variants |= {"mixout(w_pre, p)": _MIXED | {"sweep": {"mixout.p": ps}}}
     return _study(setting, "Mixout, figure 4: mixout(w_pre, p) and dropout(p) by p", variants, ("RTE",))
+
+
+def supplement_e(setting: Setting) -> Data:
+    """How long runs of figure 4 take, of one p each, scored once at the end.
+
+    The paper's own time is the same for every p; here mixout is the quicker the higher p is.
+    """
+    variants = {TIMED["dropout(p)"]: _DROPPED, TIMED["mixout(w_pre, p)"]: _MIXED}
+    made = _study(setting, "Mixout, supplement E: the time of a run", variants, ("RTE",))
+    return made | {"base": made["base"] | {"evaluations": 1}, "seeds": setting.pick(full=5, small=5, smoke=2)}
 
 
 def figure_6(setting: Setting) -> Data:
     ps = setting.pick(full=_TENTHS[:6], small=[0.0, 0.1, 0.3, 0.5], smoke=[0.0, 0.1])
-    variants = {"dropout(p)": {"weight_decay": 0.0, "add": [_FREE_HEAD], "sweep": {"dropout.p": ps}}}
+    variants = {"dropout(p)": _DROPPED | {"sweep": {"dropout.p": ps}}}
     return _study(setting, "Mixout, figure 6: dropout(p) by p", variants, TASKS)
