@@ -68,9 +68,17 @@ class Masks:
             self.kept = self._pool.keep_gradients_(can)
         return self.kept
 
+    def keeps(self, parameter: Tensor) -> bool:
+        """Whether its gradient stays where it is written, but for steps that take the dense one."""
+        return self.kept is not None and self.kept.covers(parameter)
+
     def has_kept(self, parameter: Tensor) -> bool:
         """Whether no dense gradient of it is made in this step."""
-        return self.kept is not None and not self.dense and self.kept.covers(parameter)
+        return not self.dense and self.keeps(parameter)
+
+    def written(self) -> int:
+        """How many layers have had a gradient that stays where it is written."""
+        return 0 if self.kept is None else sum(gradient.is_written for gradient in self.kept.of.values())
 
     def begin_(self) -> bool:
         if self._counters:
