@@ -200,8 +200,10 @@ class Chunk:
     def _notice_(self) -> None:
         """Where a gradient is there for the first time, as of a layer that was left out so far, nothing stays recorded:
         older recordings would neither clear it nor step by it."""
+        if self.graphs is None:
+            return
         before, self._there = self._there, self._gradients()
-        if self.graphs is not None and self._there != before:
+        if self._there != before:
             self.graphs.forget_()
 
     def _gradients(self) -> int:
