@@ -118,19 +118,25 @@ def test_a_layer_whose_first_gradient_comes_late(methods, folder, replayed, monk
 @pytest.mark.parametrize("step", range(4))
 def test_memory_that_runs_out_before_and_after_the_recording(step, folder, replayed, monkeypatch):
     recipe, encoded = tiny_run("image", folder, methods=MIXED, steps=10)
-    call, calls = Chunk.__call__, []
+    call, calls, old, held = Chunk.__call__, [], [], []
 
     def full_once(self, *args):
         calls.append(args)
         if len(calls) == step + 1:
+            old.extend(weakref.ref(p.grad) for p in self.parameters if not (p.grad is None or self.masks.keeps(p)))
             raise torch.OutOfMemoryError("CUDA out of memory")
         return call(self, *args)
+
+    def watch(progress):
+        if progress.step == 8:
+            held.append(sum(each() is not None for each in old))
 
     monkeypatch.setattr(Chunk, "__call__", full_once)
     found = []
     for on in (True, False):
         calls.clear()
-        found.append(train(recipe, encoded, STREAMS, graphs=on))
+        found.append(train(recipe, encoded, STREAMS, graphs=on, progress=watch))
     assert_same_bits(*found)
     assert not [note for note in found[0][0].notes if "recorded" in note]
     assert replayed.count("update") >= 7
+    assert held == [0, 0], "gradients of before take memory"

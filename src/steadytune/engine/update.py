@@ -68,6 +68,8 @@ class Update:
             self.graphs.replay(_NAME)
             self._ran = None  # where graphs are forgotten, as after memory ran out, a plain step comes first again
         else:
+            if _NAME not in self.graphs:
+                self.optimizer.forget_captured_()  # type: ignore[attr-defined]
             self._fused_step()
             # A recording finds everything where the step before has left it.
             self._ran = None if whole else self.graphs.forgotten
