@@ -207,7 +207,8 @@ class Chunk:
             self.graphs.forget_()
 
     def _gradients(self) -> int:
-        return self.masks.written() + sum(p.grad is not None for p in self.parameters if not self.masks.keeps(p))
+        dense = sum(p.grad is not None for p in self.parameters if not self.masks.keeps(p))
+        return dense + len(self.masks.written())
 
     def _loss(self, batch: dict[str, Tensor], moment: Moment) -> Tensor:
         if not self.recipe.label_smoothing:
@@ -223,7 +224,7 @@ class Chunk:
             torch.zeros(shape.rows, dtype=torch.int64, device=self.device), torch.zeros((), device=self.device)
         )
         watched = _Watched(moment.step, moment.steps, moment.lr_scale)
-        resident = self.resident
+        resident, gradients, written = self.resident, [p.grad for p in self.parameters], self.masks.written()
         assert resident is not None
 
         def work() -> None:
@@ -244,6 +245,11 @@ class Chunk:
                 raise NotCaptured(f"the loss depends on where in the run it stands ({watched.looked[0]})")
         except NotCaptured as error:
             self.why_plain = str(error)
+            # As if nothing had been tried: a layer that only the rehearsal had would be stepped by zeros.
+            for parameter, gradient in zip(self.parameters, gradients):
+                parameter.grad = gradient
+            for each in self.masks.written():
+                each.is_written = each in written
             return False
         self._inputs[shape] = inputs
         return shape in self.graphs

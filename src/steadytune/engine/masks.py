@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.kernels import kept_gradients
-from steadytune.kernels.kept_gradients import KeptGradients
+from steadytune.kernels.kept_gradients import KeptGradient, KeptGradients
 from steadytune.methods import mixed_layers as layers_of_mixout
 from steadytune.methods.loss import noise_sources
 from steadytune.methods.mask_pool import MaskPool, column_layers, use_kept_columns_
@@ -76,9 +76,9 @@ class Masks:
         """Whether no dense gradient of it is made in this step."""
         return not self.dense and self.keeps(parameter)
 
-    def written(self) -> int:
-        """How many layers have had a gradient that stays where it is written."""
-        return 0 if self.kept is None else sum(gradient.is_written for gradient in self.kept.of.values())
+    def written(self) -> list[KeptGradient]:
+        """The gradients that stay where they are written, of layers that have had one."""
+        return [] if self.kept is None else [each for each in self.kept.of.values() if each.is_written]
 
     def begin_(self) -> bool:
         if self._counters:
