@@ -4,11 +4,15 @@ end."""
 from __future__ import annotations
 
 import json
+import os
 import platform
+import signal
 import statistics
+import subprocess
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -85,6 +89,21 @@ def chosen(found: dict[str, T], names: Sequence[str]) -> dict[str, T]:
     if unknown:
         raise SystemExit(f"There is no {unknown[0]!r} here, but {', '.join(found)}.")
     return {name: each for name, each in found.items() if not names or name in names}
+
+
+def ended(command: Sequence[str], output: Path, seconds: float) -> int | str:
+    """The exit code of a command that writes all that it says to a file; or that it was stopped, with all that it has
+    started."""
+    with output.open("w") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return f"stopped after {seconds:.0f} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def machine() -> str:

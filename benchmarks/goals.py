@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
-import signal
-import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import chosen, machine
+from common import chosen, ended, machine
 
 HERE = Path(__file__).parent
 LEAST = 30.0  # seconds: a part that has less is not begun
@@ -71,27 +69,24 @@ GOALS = (
 
 
 def run(name: str, part: Part, folder: Path, seconds: float) -> dict[str, Any]:
-    """What a part measured, from the last line of its output; nothing where it did not come so far."""
+    """What a part measured, from its line of JSON; nothing where it did not come so far."""
     words = shlex.split(part.command)
     output = folder / f"{name}.txt"
     began = time.perf_counter()
-    with output.open("w") as stream:
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / words[0]), *words[1:], "--json"],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # with the workers that it starts
-        )
-        try:
-            code: int | str = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            code = f"stopped after {seconds:.0f} s"
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    told = "" if code == 0 else f"({code}; see {output})"
+    code = ended([sys.executable, str(HERE / words[0]), *words[1:], "--json"], output, seconds)
+    found = last_json(output.read_text(errors="replace")) if code == 0 else {}
+    told = "" if found else f"({code or 'no JSON'}; see {output})"
     print(f"{name:10} {time.perf_counter() - began:6.0f} s   {told}", flush=True)
-    lines = output.read_text(errors="replace").splitlines()
-    return json.loads(lines[-1]) if code == 0 and lines else {}
+    return found
+
+
+def last_json(said: str) -> dict[str, Any]:
+    """The last line that is a JSON object; a library may have said something behind it when the process ended."""
+    for line in reversed(said.splitlines()):
+        if line.startswith("{"):
+            with suppress(ValueError):
+                return json.loads(line)
+    return {}
 
 
 def table(found: dict[str, Any]) -> list[str]:

@@ -115,6 +115,18 @@ def test_a_loss_that_looks_at_the_moment_is_not_recorded(tmp_path):
     same(graphed, plain, 1e-4)
 
 
+def test_layers_that_are_left_out_at_random_are_trained_as_in_the_plain_loop(tmp_path, monkeypatch):
+    """Such steps are not recorded, and updates are; a layer may have its first gradient long after that."""
+    save_model("translation", tmp_path, encoder_layerdrop=0.8)
+    recipe, encoded = tiny_run("translation", tmp_path, steps=24)
+    replayed, replay = [], Graphs.replay
+    monkeypatch.setattr(Graphs, "replay", lambda self, name: replayed.append(name) or replay(self, name))
+    graphed, plain = (train(recipe, encoded, STREAMS, device="cuda", graphs=on, deterministic=True) for on in (1, 0))
+    assert set(replayed) == {"update"}
+    assert graphed[0].losses == plain[0].losses
+    assert all(torch.equal(a, b) for a, b in zip(graphed[1].parameters(), plain[1].parameters()))
+
+
 def test_deterministic_graphs_are_the_plain_loop_bit_for_bit(tmp_path):
     recipe, encoded = tiny_run("classification", tmp_path, methods=(Mixout(p=0.5, replace_dropout=False),), steps=24)
     runs = [train(recipe, encoded, STREAMS, device="cuda", graphs=on, deterministic=True) for on in (True, True, False)]

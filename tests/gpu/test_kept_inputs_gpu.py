@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from gpu_helpers import captured, poison_memory, run_without_waiting
+from kept_helpers import every_number
 from steadytune import Mixout, Streams
 from steadytune.engine.train import train
 from steadytune.kernels.activation import gelu_gradients
@@ -82,6 +83,14 @@ def test_gelu(shape, low):
     rounded = functional.gelu(h.double())
     assert error(kept, columns_of(rounded, wanted[0])) < bound
     assert error(functional.gelu(h)[:, wanted[0][:1].long()], rounded[:, wanted[0][:1].long()]) < bound
+
+
+@pytest.mark.parametrize("low", list(LOW))
+def test_gelu_of_every_number(low):
+    h, gradient, a = every_number(low, "cuda")
+    made, (kept,) = gelu_gradients(torch.ones_like(h), h, [torch.arange(256, dtype=torch.int32, device="cuda")])
+    for found, exact in ((made, gradient), (kept, a)):
+        torch.testing.assert_close(found.double(), exact, atol=LOW[low], rtol=LOW[low], equal_nan=True)
 
 
 @pytest.mark.parametrize(("tokens", "columns"), [(512, 384), (4096, 192), (16384, 192), (16384, 384)])

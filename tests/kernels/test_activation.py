@@ -11,6 +11,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device itself: tests/gpu")
 
+from kept_helpers import every_number  # noqa: E402
 from steadytune.kernels import activation, activation_triton  # noqa: E402
 from steadytune.kernels.activation import gelu, gelu_gradients, gelu_gradients_torch  # noqa: E402
 from steadytune.kernels.kept_inputs import columns_of  # noqa: E402
@@ -56,6 +57,16 @@ def test_the_polynomial_is_as_near_as_it_says():
     normal, bell = torch.special.ndtr(exact), (-exact.square() / 2).exp() / (2 * torch.pi) ** 0.5
     assert (kept.flatten() / exact - normal).abs().max() < 1.9e-7
     assert (made.flatten() - normal - exact * bell).abs().max() < 2.5e-7
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_number_of_a_low_type(dtype):
+    h, gradient, a = every_number(dtype)
+    wanted = torch.arange(256, dtype=torch.int32)
+    made, kept = activation_triton.gelu_gradients_triton(torch.ones_like(h), h, wanted)
+    bound = {torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]  # the interpreter cuts off
+    for found, exact in ((made, gradient), (kept, a)):
+        torch.testing.assert_close(found.double(), exact, atol=bound, rtol=bound, equal_nan=True)
 
 
 def test_without_lists_and_with_several(form):

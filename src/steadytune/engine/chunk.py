@@ -100,6 +100,7 @@ class Chunk:
             kind = (recipe.model, recipe.start_from, recipe.precision, str(recipe.methods), encoded.fingerprint)
             self.graphs = Graphs(lane, self.model, parameters, kind, [self.loss])
         self._inputs: dict[Shape, _Inputs] = {}
+        self._there = 0  # how many gradients there are
         self.packing = packing_for(self.model, encoded, recipe, lane) if packs else None
 
     def shape(self, rows: np.ndarray, number: int, form: Form) -> Shape:
@@ -141,6 +142,7 @@ class Chunk:
                 packing = self.packing
                 tokens = 0 if packing is None else packing.tokens(split, rows, batch["input_ids"].shape[1])
                 self._add(batch, share, moment, number == 0, tokens)
+                self._notice_()
             return
         shape = self.shape(rows, number, form)
         wanted = torch.from_numpy(rows).pin_memory()  # copied from elsewhere it would wait for the steps before
@@ -155,6 +157,7 @@ class Chunk:
             seed_(self.device, seed)
             batch = self.resident.batch(wanted.to(self.device, non_blocking=True), shape.widths)
             self._add(batch, share, moment, shape.first, shape.tokens)
+            self._notice_()
 
     def _add(self, batch: dict[str, Tensor], share: float | Tensor, moment: Moment, first: bool, tokens: int) -> None:
         self.masks.forward_(first)
@@ -194,6 +197,19 @@ class Chunk:
         if unused:
             torch._foreach_zero_(unused)
 
+    def _notice_(self) -> None:
+        """Where a gradient is there for the first time, as of a layer that was left out so far, nothing stays recorded:
+        older recordings would neither clear it nor step by it."""
+        if self.graphs is None:
+            return
+        before, self._there = self._there, self._gradients()
+        if self._there != before:
+            self.graphs.forget_()
+
+    def _gradients(self) -> int:
+        dense = sum(p.grad is not None for p in self.parameters if not self.masks.keeps(p))
+        return dense + len(self.masks.written())
+
     def _loss(self, batch: dict[str, Tensor], moment: Moment) -> Tensor:
         if not self.recipe.label_smoothing:
             return self.applied.loss(self.model, batch, moment)[0]
@@ -208,7 +224,7 @@ class Chunk:
             torch.zeros(shape.rows, dtype=torch.int64, device=self.device), torch.zeros((), device=self.device)
         )
         watched = _Watched(moment.step, moment.steps, moment.lr_scale)
-        resident = self.resident
+        resident, gradients, written = self.resident, [p.grad for p in self.parameters], self.masks.written()
         assert resident is not None
 
         def work() -> None:
@@ -219,11 +235,21 @@ class Chunk:
                 seed_(self.device, 0)
                 watched.looked.clear()
                 self.graphs.warm_up_(shape, work)
+                self._notice_()
+                is_first = self.graphs.is_empty()
                 self.graphs.capture_(shape, work)
+            if is_first:
+                self._there = self._gradients()
+            self._notice_()
             if watched.looked:
                 raise NotCaptured(f"the loss depends on where in the run it stands ({watched.looked[0]})")
         except NotCaptured as error:
             self.why_plain = str(error)
+            # As if nothing had been tried: a layer that only the rehearsal had would be stepped by zeros.
+            for parameter, gradient in zip(self.parameters, gradients):
+                parameter.grad = gradient
+            for each in self.masks.written():
+                each.is_written = each in written
             return False
         self._inputs[shape] = inputs
-        return True
+        return shape in self.graphs

@@ -45,6 +45,7 @@ class Graphs:
     ) -> None:
         self._lane, self._model, self._parameters, self._kind, self._kept = lane, model, parameters, kind, kept
         self._graphs = lane.recorded
+        self.forgotten = 0  # how often
 
     def writes_(self, tensors: list[Tensor]) -> None:
         """From now on the work writes these, too, instead of gradients of its parameters."""
@@ -54,12 +55,22 @@ class Graphs:
     def __contains__(self, name: Hashable) -> bool:
         return name in self._graphs
 
+    def is_empty(self) -> bool:
+        return not self._graphs
+
     def replay(self, name: Hashable) -> None:
         self._graphs[name].replay()
 
     def clear(self) -> None:
         """Forget all of them, and give back their memory."""
+        self.forgotten += 1
         self._lane.release_memory_()
+
+    def forget_(self) -> None:
+        """They may be of what is not so any more: record anew."""
+        self.forgotten += 1
+        if self._graphs:
+            self._lane.forget_()
 
     def warm_up_(self, name: Hashable, work: Callable[[], None]) -> None:
         """Run the work for nothing where this process has not run it: gradients and buffers are then as they were.

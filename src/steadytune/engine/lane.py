@@ -82,11 +82,15 @@ class Lane:
             self._keeper.capture_end()
         return self._memory
 
-    def release_memory_(self) -> None:
-        """Forget all graphs, and give their memory back."""
+    def forget_(self) -> None:
+        """Forget all graphs. Their memory is for the next ones."""
         if self.stream is not None:
             self.stream.synchronize()
         self.recorded.clear()
+
+    def release_memory_(self) -> None:
+        """Forget all graphs, and give their memory back."""
+        self.forget_()
         self._keeper = None
 
     @contextmanager

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from steadytune.kernels import kept_gradients
-from steadytune.kernels.kept_gradients import KeptGradients
+from steadytune.kernels.kept_gradients import KeptGradient, KeptGradients
 from steadytune.methods import mixed_layers as layers_of_mixout
 from steadytune.methods.loss import noise_sources
 from steadytune.methods.mask_pool import MaskPool, column_layers, use_kept_columns_
@@ -68,9 +68,17 @@ class Masks:
             self.kept = self._pool.keep_gradients_(can)
         return self.kept
 
+    def keeps(self, parameter: Tensor) -> bool:
+        """Whether its gradient stays where it is written, but for steps that take the dense one."""
+        return self.kept is not None and self.kept.covers(parameter)
+
     def has_kept(self, parameter: Tensor) -> bool:
         """Whether no dense gradient of it is made in this step."""
-        return self.kept is not None and not self.dense and self.kept.covers(parameter)
+        return not self.dense and self.keeps(parameter)
+
+    def written(self) -> list[KeptGradient]:
+        """The gradients that stay where they are written, of layers that have had one."""
+        return [] if self.kept is None else [each for each in self.kept.of.values() if each.is_written]
 
     def begin_(self) -> bool:
         if self._counters:

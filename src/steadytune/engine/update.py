@@ -47,7 +47,8 @@ class Update:
                 group["lr"] = rate
         if isinstance(optimizer, AdamW):
             optimizer.in_one_pass_()
-        self._ran = False
+        # How often recordings had been forgotten at the step before, where that ran plainly.
+        self._ran: int | None = None
 
     def __call__(self, factor: float) -> Tensor:
         rates = [group["initial_lr"] * factor for group in self.optimizer.param_groups]
@@ -61,14 +62,17 @@ class Update:
             return self.norm
         self._rates.copy_(torch.tensor(rates, dtype=torch.float64).pin_memory(), non_blocking=True)
         whole = self.kept is not None and self.masks.dense
-        if self._ran and _NAME not in self.graphs and not self.why_plain and not whole:
+        if self._ran == self.graphs.forgotten and _NAME not in self.graphs and not self.why_plain and not whole:
             self._capture()
         if _NAME in self.graphs and not whole:
             self.graphs.replay(_NAME)
-            self._ran = False  # where graphs are forgotten, as after memory ran out, a plain step comes first again
+            self._ran = None  # where graphs are forgotten, as after memory ran out, a plain step comes first again
         else:
+            if _NAME not in self.graphs:
+                self.optimizer.forget_captured_()  # type: ignore[attr-defined]
             self._fused_step()
-            self._ran = not whole  # a recording finds everything where the step before has left it
+            # A recording finds everything where the step before has left it.
+            self._ran = None if whole else self.graphs.forgotten
         return self.norm
 
     def remarks(self) -> list[str]:

@@ -168,7 +168,7 @@ class FusedStep:
     """Steps of one optimiser through the kernel: keeps the tables as long as nothing has moved.
 
     A CUDA graph that holds a step reads its tables in every replay. So they are kept, with the tensors that they point
-    to, as long as this object is: keep the optimiser as long as the graph.
+    to, until they are forgotten: keep the optimiser as long as the graph.
     """
 
     def __init__(self) -> None:
@@ -176,6 +176,10 @@ class FusedStep:
         self._warm: set[tuple[Any, ...]] = set()  # variants of the kernel that are compiled and loaded
         self._captured: list[tuple[Tables, list[Slot]]] = []
         self._rates: dict[torch.device, tuple[list[float], list[Tensor]]] = {}
+
+    def forget_captured_(self) -> None:
+        """The graphs that hold a step are gone."""
+        self._captured.clear()
 
     def rates(self, device: torch.device, values: list[float]) -> list[Tensor]:
         """Learning rates that are numbers on the host, on the device: written there where they have changed."""

@@ -71,6 +71,9 @@ class AdamWStep:
         self.kept = kept
         self._known = None
 
+    def forget_captured_(self) -> None:
+        self._fused.forget_captured_()
+
     def kept_of(self, p: Tensor) -> KeptGradient | None:
         """The gradient of kept columns that is this step's of `p`; a gradient of its own comes first."""
         found = self.kept.get(p) if p.grad is None else None
