@@ -13,6 +13,8 @@ from steadytune.papers.needed_models import refuse_missing_models
 from steadytune.papers.report import make_report
 from steadytune.papers.report_files import write_files
 from steadytune.papers.run import Workshop, run_experiment
+from steadytune.papers.settings import Setting
+from steadytune.papers.study_parts import PARTS
 from steadytune.study.known import keep
 
 THEORY = "mixout/figure-5"
@@ -184,3 +186,38 @@ def test_all_items_are_known_before_the_first_report_is_written(steadytune, work
         assert not (workshop.folder(THEORY) / "report").exists()
     steadytune("report", THEORY, "--out", workshop.out, refused=False)
     assert (workshop.folder(THEORY) / "report").is_dir()
+
+
+# --- Texts that studies make their rows of ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda folder: (folder / "valid.en").unlink(), "iwslt14 has no valid.en: parallel lines"),
+        (lambda folder: (folder / "test.de").unlink(), "iwslt14 has no test.de: parallel lines"),
+        (lambda folder: (folder / "valid.en").write_bytes(b"caf\xe9\n"), "valid.en, row 1: byte 0xe9"),
+        (lambda folder: (folder / "test.en").write_text("a\nb\n"), "test.de ends after row 1 but"),
+        (lambda folder: (folder / "train.de").write_text(""), "train.de ends after row 0 but"),
+    ],
+)
+def test_parallel_texts_that_do_not_belong_together_are_named_and_leave_nothing_behind(tmp_path, damage, says):
+    """What is made once would stay after the files are put right."""
+    folder = tmp_path / "data" / "iwslt14"
+    folder.mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        for language in ("de", "en"):
+            (folder / f"{part}.{language}").write_text("ein hund\n")
+    damage(folder)
+    with pytest.raises(SteadytuneError, match=says):
+        PARTS["rdrop/translation"].prepare(Setting("full", tmp_path / "data", tmp_path / "out" / "rdrop" / "translation"))
+    assert nothing_written(tmp_path / "out" / "rdrop")
+
+
+def test_damaged_texts_are_named(steadytune, tmp_path):
+    folder = tmp_path / "data" / "wikitext-2"
+    folder.mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        (folder / f"{part}.txt.gz").write_bytes(b"not gzipped")
+    said = steadytune("run", "rdrop/summarization", "--scale", "small", "--data", "data", "--out", "out")
+    assert "train.txt.gz is damaged" in said
