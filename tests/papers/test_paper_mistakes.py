@@ -73,6 +73,7 @@ def test_every_item_is_looked_at_before_the_first_is_run(steadytune):
         ("roberta-large=/nonexist", "there is no directory '/nonexist'"),
         ("roberta-large=", "there is no directory ''"),
         ("roberta-large", "--model is written NAME=DIR"),
+        ("roberta-large=.", "has no config.json, so it is no model's directory"),
     ],
 )
 def test_a_model_that_is_not_there_is_refused_at_once(steadytune, given, says):
@@ -209,8 +210,9 @@ def test_parallel_texts_that_do_not_belong_together_are_named_and_leave_nothing_
         for language in ("de", "en"):
             (folder / f"{part}.{language}").write_text("ein hund\n")
     damage(folder)
+    setting = Setting("full", tmp_path / "data", tmp_path / "out" / "rdrop" / "translation")
     with pytest.raises(SteadytuneError, match=says):
-        PARTS["rdrop/translation"].prepare(Setting("full", tmp_path / "data", tmp_path / "out" / "rdrop" / "translation"))
+        PARTS["rdrop/translation"].prepare(setting)
     assert nothing_written(tmp_path / "out" / "rdrop")
 
 
@@ -221,3 +223,17 @@ def test_damaged_texts_are_named(steadytune, tmp_path):
         (folder / f"{part}.txt.gz").write_bytes(b"not gzipped")
     said = steadytune("run", "rdrop/summarization", "--scale", "small", "--data", "data", "--out", "out")
     assert "train.txt.gz is damaged" in said
+
+
+def test_the_table_of_datasets_needs_one(steadytune, tmp_path):
+    """An empty result would stay, and be reported, also after the data has been found."""
+    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    say = ("run", "few-sample/table-3", "--scale", "small", "--data", "data")
+    assert "data has no folder of a GLUE task, such as glue/RTE" in steadytune(*say)
+    assert not list(tmp_path.rglob("result.json"))
+    rte = tmp_path / "data" / "glue" / "RTE"
+    rte.mkdir(parents=True)
+    for name, rows in (("train.tsv", 30), ("dev.tsv", 12)):
+        lines = [f"{i}\ta {i}\tb\t{'not_' * (i % 2)}entailment" for i in range(rows)]
+        (rte / name).write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n")
+    assert "left out: MRPC" in " ".join(steadytune(*say, refused=False).split())
