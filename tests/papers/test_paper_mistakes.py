@@ -213,7 +213,7 @@ def test_parallel_texts_that_do_not_belong_together_are_named_and_leave_nothing_
     setting = Setting("full", tmp_path / "data", tmp_path / "out" / "rdrop" / "translation")
     with pytest.raises(SteadytuneError, match=says):
         PARTS["rdrop/translation"].prepare(setting)
-    assert nothing_written(tmp_path / "out" / "rdrop")
+    assert not list(tmp_path.rglob("rows"))
 
 
 def test_damaged_texts_are_named(steadytune, tmp_path):
@@ -237,3 +237,29 @@ def test_the_table_of_datasets_needs_one(steadytune, tmp_path):
         lines = [f"{i}\ta {i}\tb\t{'not_' * (i % 2)}entailment" for i in range(rows)]
         (rte / name).write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n")
     assert "left out: MRPC" in " ".join(steadytune(*say, refused=False).split())
+
+
+@pytest.mark.parametrize(
+    ("id", "folder", "endings"),
+    [("rdrop/translation", "multi30k", ("de", "en")), ("rdrop/summarization", "wikitext-2", ("txt",))],
+)
+def test_rows_that_were_made_of_other_data_are_refused(tmp_path, id, folder, endings):
+    """They were taken for rows of the data that is named now."""
+    data, out = tmp_path / "data" / folder, tmp_path / "out" / id
+    data.mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        for ending in endings:
+            (data / f"{part}.{ending}").write_text(" = Hund = \n ein hund \n" * 5)
+    setting = Setting("small", tmp_path / "data", out)
+    prepare = PARTS[id].prepare
+    prepare(setting)
+    prepare(setting)  # the same data
+    changed = data / f"train.{endings[0]}"
+    before = changed.read_text()
+    changed.write_text(before.replace("ein", "kein"))
+    with pytest.raises(SteadytuneError, match="was made of other data than --data holds now"):
+        prepare(setting)
+    changed.write_text(before)
+    prepare(setting)
+    changed.unlink()
+    prepare(setting)  # the rows are there: the data is not needed any more

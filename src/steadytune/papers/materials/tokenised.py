@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from steadytune.errors import SteadytuneError
@@ -41,15 +42,41 @@ def write_pairs(source: Path, target: Path, languages: tuple[str, str], ready: b
 
 def _files(source: Path, part: str, languages: tuple[str, str]) -> list[Path]:
     """The files of a part, one a language."""
-    names = _PARTS[part]
-    stem = next((name for name in names if (source / f"{name}.{languages[0]}").is_file()), names[0])
-    found = [source / f"{stem}.{language}" for language in languages]
+    found = _named(source, part, languages)
     for file in found:
         if not file.is_file():
             raise SteadytuneError(
                 f"{source} has no {file.name}: parallel lines in train, valid and test files are needed."
             )
     return found
+
+
+def _named(source: Path, part: str, languages: tuple[str, str]) -> list[Path]:
+    names = _PARTS[part]
+    stem = next((name for name in names if (source / f"{name}.{languages[0]}").is_file()), names[0])
+    return [source / f"{stem}.{language}" for language in languages]
+
+
+def parallel_texts(source: Path, languages: tuple[str, str]) -> list[Path]:
+    """The files that `write_pairs` reads, whether they are there or not."""
+    return [file for part in _PARTS for file in _named(source, part, languages)]
+
+
+def wikitext(source: Path) -> list[Path]:
+    """The files that `write_headlines` reads, there or not, gzipped or not."""
+    return [source / f"{part}.txt" for part in ("train", "valid", "test")]
+
+
+def said_by(files: Iterable[Path]) -> str:
+    """sha256 of the lines of these files; nothing where one of them is not there (any more)."""
+    digest = hashlib.sha256()
+    for file in files:
+        if not file.is_file() and not file.with_name(file.name + ".gz").is_file():
+            return ""
+        for line in lines_of(file):
+            digest.update(f"{line}\n".encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
 
 
 def lines_of(path: Path) -> Iterator[str]:
@@ -66,7 +93,7 @@ def write_headlines(source: Path, target: Path, times: int = 1) -> None:
 
     Only headings that the training text has so many times; none with `<unk>`, which nobody can find in a paragraph.
     """
-    pairs = {part: list(_headlines(source / f"{part}.txt")) for part in ("train", "valid", "test")}
+    pairs = {file.stem: list(_headlines(file)) for file in wikitext(source)}
     known = Counter(heading for _, heading in pairs["train"])
     target.mkdir(parents=True)
     for part, found in pairs.items():
