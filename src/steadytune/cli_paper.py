@@ -240,5 +240,7 @@ def _models(given: list[str]) -> dict[str, str]:
             raise SteadytuneError(f"--model {text}: no experiment has a model {name!r}. {meant}")
         if not folder or not Path(folder).is_dir():
             raise SteadytuneError(f"--model {text}: there is no directory {folder!r} with a model.")
+        if not (Path(folder) / "config.json").is_file():  # else every run of it would fail alone
+            raise SteadytuneError(f"--model {text}: {folder} has no config.json, so it is no model's directory.")
         made[name] = folder
     return made

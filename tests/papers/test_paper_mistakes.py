@@ -13,6 +13,8 @@ from steadytune.papers.needed_models import refuse_missing_models
 from steadytune.papers.report import make_report
 from steadytune.papers.report_files import write_files
 from steadytune.papers.run import Workshop, run_experiment
+from steadytune.papers.settings import Setting
+from steadytune.papers.study_parts import PARTS
 from steadytune.study.known import keep
 
 THEORY = "mixout/figure-5"
@@ -71,6 +73,7 @@ def test_every_item_is_looked_at_before_the_first_is_run(steadytune):
         ("roberta-large=/nonexist", "there is no directory '/nonexist'"),
         ("roberta-large=", "there is no directory ''"),
         ("roberta-large", "--model is written NAME=DIR"),
+        ("roberta-large=.", "has no config.json, so it is no model's directory"),
     ],
 )
 def test_a_model_that_is_not_there_is_refused_at_once(steadytune, given, says):
@@ -184,3 +187,79 @@ def test_all_items_are_known_before_the_first_report_is_written(steadytune, work
         assert not (workshop.folder(THEORY) / "report").exists()
     steadytune("report", THEORY, "--out", workshop.out, refused=False)
     assert (workshop.folder(THEORY) / "report").is_dir()
+
+
+# --- Texts that studies make their rows of ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda folder: (folder / "valid.en").unlink(), "iwslt14 has no valid.en: parallel lines"),
+        (lambda folder: (folder / "test.de").unlink(), "iwslt14 has no test.de: parallel lines"),
+        (lambda folder: (folder / "valid.en").write_bytes(b"caf\xe9\n"), "valid.en, row 1: byte 0xe9"),
+        (lambda folder: (folder / "test.en").write_text("a\nb\n"), "test.de ends after row 1 but"),
+        (lambda folder: (folder / "train.de").write_text(""), "train.de ends after row 0 but"),
+    ],
+)
+def test_parallel_texts_that_do_not_belong_together_are_named_and_leave_nothing_behind(tmp_path, damage, says):
+    """What is made once would stay after the files are put right."""
+    folder = tmp_path / "data" / "iwslt14"
+    folder.mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        for language in ("de", "en"):
+            (folder / f"{part}.{language}").write_text("ein hund\n")
+    damage(folder)
+    setting = Setting("full", tmp_path / "data", tmp_path / "out" / "rdrop" / "translation")
+    with pytest.raises(SteadytuneError, match=says):
+        PARTS["rdrop/translation"].prepare(setting)
+    assert not list(tmp_path.rglob("rows"))
+
+
+def test_damaged_texts_are_named(steadytune, tmp_path):
+    folder = tmp_path / "data" / "wikitext-2"
+    folder.mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        (folder / f"{part}.txt.gz").write_bytes(b"not gzipped")
+    said = steadytune("run", "rdrop/summarization", "--scale", "small", "--data", "data", "--out", "out")
+    assert "train.txt.gz is damaged" in said
+
+
+def test_the_table_of_datasets_needs_one(steadytune, tmp_path):
+    """An empty result would stay, and be reported, also after the data has been found."""
+    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    say = ("run", "few-sample/table-3", "--scale", "small", "--data", "data")
+    assert "data has no folder of a GLUE task, such as glue/RTE" in steadytune(*say)
+    assert not list(tmp_path.rglob("result.json"))
+    rte = tmp_path / "data" / "glue" / "RTE"
+    rte.mkdir(parents=True)
+    for name, rows in (("train.tsv", 30), ("dev.tsv", 12)):
+        lines = [f"{i}\ta {i}\tb\t{'not_' * (i % 2)}entailment" for i in range(rows)]
+        (rte / name).write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n")
+    assert "left out: MRPC" in " ".join(steadytune(*say, refused=False).split())
+
+
+@pytest.mark.parametrize(
+    ("id", "folder", "endings"),
+    [("rdrop/translation", "multi30k", ("de", "en")), ("rdrop/summarization", "wikitext-2", ("txt",))],
+)
+def test_rows_that_were_made_of_other_data_are_refused(tmp_path, id, folder, endings):
+    """They were taken for rows of the data that is named now."""
+    data, out = tmp_path / "data" / folder, tmp_path / "out" / id
+    data.mkdir(parents=True)
+    for part in ("train", "valid", "test"):
+        for ending in endings:
+            (data / f"{part}.{ending}").write_text(" = Hund = \n ein hund \n" * 5)
+    setting = Setting("small", tmp_path / "data", out)
+    prepare = PARTS[id].prepare
+    prepare(setting)
+    prepare(setting)  # the same data
+    changed = data / f"train.{endings[0]}"
+    before = changed.read_text()
+    changed.write_text(before.replace("ein", "kein"))
+    with pytest.raises(SteadytuneError, match="was made of other data than --data holds now"):
+        prepare(setting)
+    changed.write_text(before)
+    prepare(setting)
+    changed.unlink()
+    prepare(setting)  # the rows are there: the data is not needed any more

@@ -159,6 +159,17 @@ def test_broken_idx(tmp_path, content, why):
         image.read_idx(tmp_path / "a")
 
 
+@pytest.mark.parametrize("left", ["both", "images only", "labels only"])
+def test_idx_files_may_be_unpacked_beside_the_packed_ones(tmp_path, left):
+    """Two forms of one file were taken for two sets, and labels that were still packed for none."""
+    files = {"images-idx3": idx((20, 1, 1), range(20)), "labels-idx1": idx((20,), [0, 1] * 10)}
+    for name, content in files.items():
+        (tmp_path / f"emnist-digits-train-{name}-ubyte.gz").write_bytes(gzip.compress(content))
+        if left in ("both", f"{name.partition('-')[0]} only"):
+            (tmp_path / f"emnist-digits-train-{name}-ubyte").write_bytes(content)
+    assert len(image.load(tmp_path).train) == 18
+
+
 def test_idx_folder_mistakes(tmp_path):
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx((2, 1, 1), [1, 2]))
     with pytest.raises(SteadytuneError, match="has no train-labels-idx1-ubyte beside it"):

@@ -40,10 +40,10 @@ def judge_case(claim: Claim, samples: Sequence[Sample]) -> Outcome:
     if any(number is None for number in numbers):
         return Outcome(None, None, None, n, "there is no such number", words)
     toward = case_direction(claim, [float(number) for number in numbers if number is not None])
+    if n < FEWEST_RUNS and not any(sample.exact for sample in samples):  # also where means are only compared
+        return Outcome(None, None, toward, n, f"n = {n} is fewer than {FEWEST_RUNS} runs", words)
     if claim.kind in ("value", "ratio_at_most", "bound") or all(sample.exact for sample in samples):
         return Outcome(toward, None, toward, n, "compared, not tested", words)
-    if n < FEWEST_RUNS and not any(sample.exact for sample in samples):
-        return Outcome(None, None, toward, n, f"n = {n} is fewer than {FEWEST_RUNS} runs", words)
     if any(sample.place.best_of is not None for sample in samples):
         p, opposite = bootstrapped(claim, samples)
         how = f"bootstrap of the runs, {DRAWS} draws, one tail"
@@ -258,6 +258,8 @@ def reproduces(sample: Sample, mean: float | None, std: float | None) -> Outcome
     own, how = sample.number("mean"), "compared: within one published standard deviation"
     if own is None or mean is None or std is None:
         return Outcome(None, None, None, sample.n, "there is no such number", worded(own))
+    if sample.n < FEWEST_RUNS:
+        return Outcome(None, None, None, sample.n, f"n = {sample.n} is fewer than {FEWEST_RUNS} runs", worded(own))
     near = abs(own - mean) <= std
     return Outcome(near, None, near, sample.n, how, f"{worded(own)} against {worded(mean)} ± {worded(std)}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steadytune.config import Document
+from steadytune.errors import SteadytuneError
 from steadytune.papers import published
 from steadytune.papers.catalogue import Cell
 from steadytune.papers.experiment import Data, Say
@@ -28,18 +29,26 @@ def read_data(setting: Setting, say: Say) -> Data:
     """Rows and majority baselines of the eight tasks, as the studies split them; of those whose files are there."""
     from steadytune.tasks import glue
 
+    there = [name for name in glue.TASKS if (setting.data / "glue" / name).is_dir()]
+    if not there:  # an empty result would stay, and be reported
+        raise SteadytuneError(
+            f"{setting.data} has no folder of a GLUE task, such as glue/RTE. Name the folder that holds glue/ with "
+            "--data DIR or in STEADYTUNE_DATA."
+        )
+    away = [name for name in glue.TASKS if name not in there]
+    if away:
+        say(f"Not there, and left out: {', '.join(away)}.")
     tasks: Data = {}
-    for name in glue.TASKS:
-        if (setting.data / "glue" / name).is_dir():
-            data = glue.load(setting.data / "glue" / name)
-            base = data.baselines[0] if data.baselines else None
-            tasks[name] = {
-                **{f"{part} samples": len(rows) for part, rows in data.splits().items()},
-                "majority baseline (validation)": base and base.validation,
-                "majority baseline (test)": base and base.test,
-                "metric": data.task.metric,
-                "notes": [said for said in data.notes.sentences() if "not GLUE" in said],
-            }
+    for name in there:
+        data = glue.load(setting.data / "glue" / name)
+        base = data.baselines[0] if data.baselines else None
+        tasks[name] = {
+            **{f"{part} samples": len(rows) for part, rows in data.splits().items()},
+            "majority baseline (validation)": base and base.validation,
+            "majority baseline (test)": base and base.test,
+            "metric": data.task.metric,
+            "notes": [said for said in data.notes.sentences() if "not GLUE" in said],
+        }
     return {"scale": setting.scale, "tasks": tasks}
 
 

@@ -106,13 +106,16 @@ def _read_idx_folder(path: Path) -> dict[str, Arrays]:
     found: dict[str, Arrays] = {}
     for part, stem in (("train", "train"), ("test", "t10k"), ("test", "test")):
         for images in sorted(path.glob(f"*{stem}-images-idx3-*")):
+            if images.suffix == ".gz" and images.with_suffix("").exists():
+                continue  # the same, left there when it was unpacked
             if part in found:
                 raise SteadytuneError(
                     f"{path} holds more than one set of {part} images; put each set in its own folder."
                 )
-            labels = images.with_name(images.name.replace("-images-idx3-", "-labels-idx1-"))
-            if not labels.exists():
-                raise SteadytuneError(f"{images} has no {labels.name} beside it.")
+            name = images.name.replace("-images-idx3-", "-labels-idx1-").removesuffix(".gz")
+            labels = next((path / each for each in (name, f"{name}.gz") if (path / each).exists()), None)
+            if labels is None:
+                raise SteadytuneError(f"{images} has no {name} beside it, nor {name}.gz.")
             found[part] = _checked(path, part, read_idx(images), read_idx(labels))
     return found
 

@@ -12,13 +12,23 @@ from typing import Any
 
 from steadytune.errors import SteadytuneError
 
+MADE_OF = "made-of.txt"
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # numbered 0 to 3
 
 
 @contextmanager
-def made_once(folder: Path) -> Iterator[Path | None]:
-    """Yields a hidden folder to fill, which then gets the name; None where it is there already."""
+def made_once(folder: Path, of: str = "") -> Iterator[Path | None]:
+    """Yields a hidden folder to fill, which then gets the name; None where it is there already.
+
+    `of`: what tells the data that it is made of from other data (tokenised.said_by). A folder that was made of other
+    data is refused: a study of its rows would be taken for one of the data that are named now.
+    """
+    note = folder / MADE_OF
     if folder.exists():
+        if of and note.is_file() and note.read_text(encoding="utf-8") != of:
+            raise SteadytuneError(
+                f"{folder} was made of other data than --data holds now. Put the old files back, or name another --out."
+            )
         yield None
         return
     try:
@@ -29,6 +39,8 @@ def made_once(folder: Path) -> Iterator[Path | None]:
         raise SteadytuneError(f"{folder} cannot be made: {error.strerror or error}. Name another --out.") from error
     try:
         yield hidden
+        if of:
+            (hidden / MADE_OF).write_text(of, encoding="utf-8")
         try:
             os.rename(hidden, folder)
         except OSError:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
-import gzip
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from steadytune.errors import SteadytuneError
+from steadytune.tasks.language_model import MAX_LINE
+from steadytune.tasks.lines import plain_lines
+from steadytune.tasks.translation import aligned
 
 _TOKEN = re.compile(r"\w+(?:['’]\w+)?|[^\w\s]")
 _HEADING = re.compile(r"^ ?(=( =)*) (.+?) \1 ?$")
@@ -24,19 +27,56 @@ def tokenised(text: str) -> str:
 
 
 def write_pairs(source: Path, target: Path, languages: tuple[str, str], ready: bool) -> None:
-    """`train`, `val` and `test` of both languages, as `target/train.de` and so on. `ready` texts are copied as is."""
+    """`train`, `val` and `test` of both languages, as `target/train.de` and so on. `ready` texts are copied as is.
+
+    Nothing is written of files that do not belong together: what is made once would stay after they are put right.
+    """
+    made = {part: aligned(*_files(source, part, languages)) for part in _PARTS}
     target.mkdir(parents=True)
-    for part, names in _PARTS.items():
-        stem = next((name for name in names if (source / f"{name}.{languages[0]}").is_file()), None)
-        if stem is None:
+    for part, rows in made.items():
+        assert rows.targets is not None
+        for language, lines in zip(languages, ([text for (text,) in rows.texts], rows.targets)):
+            kept = lines if ready else [tokenised(line) for line in lines]
+            (target / f"{part}.{language}").write_text("\n".join(kept) + "\n", encoding="utf-8")
+
+
+def _files(source: Path, part: str, languages: tuple[str, str]) -> list[Path]:
+    """The files of a part, one a language."""
+    found = _named(source, part, languages)
+    for file in found:
+        if not file.is_file():
             raise SteadytuneError(
-                f"{source} has no {names[0]}.{languages[0]}: parallel lines in train, valid and test files are needed."
+                f"{source} has no {file.name}: parallel lines in train, valid and test files are needed."
             )
-        for language in languages:
-            text = (source / f"{stem}.{language}").read_text(encoding="utf-8")
-            lines = text.split("\n")[: -1 if text.endswith("\n") else None]
-            made = lines if ready else [tokenised(line) for line in lines]
-            (target / f"{part}.{language}").write_text("\n".join(made) + "\n", encoding="utf-8")
+    return found
+
+
+def _named(source: Path, part: str, languages: tuple[str, str]) -> list[Path]:
+    names = _PARTS[part]
+    stem = next((name for name in names if (source / f"{name}.{languages[0]}").is_file()), names[0])
+    return [source / f"{stem}.{language}" for language in languages]
+
+
+def parallel_texts(source: Path, languages: tuple[str, str]) -> list[Path]:
+    """The files that `write_pairs` reads, whether they are there or not."""
+    return [file for part in _PARTS for file in _named(source, part, languages)]
+
+
+def wikitext(source: Path) -> list[Path]:
+    """The files that `write_headlines` reads, there or not, gzipped or not."""
+    return [source / f"{part}.txt" for part in ("train", "valid", "test")]
+
+
+def said_by(files: Iterable[Path]) -> str:
+    """sha256 of the lines of these files; nothing where one of them is not there (any more)."""
+    digest = hashlib.sha256()
+    for file in files:
+        if not file.is_file() and not file.with_name(file.name + ".gz").is_file():
+            return ""
+        for line in lines_of(file):
+            digest.update(f"{line}\n".encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
 
 
 def lines_of(path: Path) -> Iterator[str]:
@@ -44,8 +84,8 @@ def lines_of(path: Path) -> Iterator[str]:
     found = next((each for each in (path, path.with_name(path.name + ".gz")) if each.is_file()), None)
     if found is None:
         raise SteadytuneError(f"{path} does not exist, nor does {path.name}.gz.")
-    with gzip.open(found, "rt", encoding="utf-8") if found.suffix == ".gz" else open(found, encoding="utf-8") as file:
-        yield from (line.rstrip("\n") for line in file)
+    for _, text in plain_lines(found, MAX_LINE):
+        yield text
 
 
 def write_headlines(source: Path, target: Path, times: int = 1) -> None:
@@ -53,7 +93,7 @@ def write_headlines(source: Path, target: Path, times: int = 1) -> None:
 
     Only headings that the training text has so many times; none with `<unk>`, which nobody can find in a paragraph.
     """
-    pairs = {part: list(_headlines(source / f"{part}.txt")) for part in ("train", "valid", "test")}
+    pairs = {file.stem: list(_headlines(file)) for file in wikitext(source)}
     known = Counter(heading for _, heading in pairs["train"])
     target.mkdir(parents=True)
     for part, found in pairs.items():

@@ -20,7 +20,7 @@ from typing import Any
 
 from steadytune.papers.catalogue.rdrop import VIT_L
 from steadytune.papers.materials.text_models import bpe_tokenizer, made_once, save_model
-from steadytune.papers.materials.tokenised import lines_of, write_headlines
+from steadytune.papers.materials.tokenised import lines_of, said_by, wikitext, write_headlines
 from steadytune.papers.settings import BART, GPT2, SMALL_RECIPE, SMOKE_RECIPE, VIT_BASE, VIT_LARGE, Setting
 from steadytune.papers.studies.parts import Data
 
@@ -46,10 +46,11 @@ def prepare_summaries(setting: Setting) -> None:
     """Rows and model of the small scale: both from WikiText-2. A smoke run has tiny models, but the same rows."""
     if setting.scale == "full":
         return
-    with made_once(setting.folder / "rows") as new:
+    source = setting.data / "wikitext-2"
+    with made_once(setting.folder / "rows", said_by(wikitext(source))) as new:
         if new is not None:
             new.rmdir()
-            write_headlines(setting.data / "wikitext-2", new, times=setting.pick(full=1, small=5, smoke=1))
+            write_headlines(source, new, times=setting.pick(full=1, small=5, smoke=1))
     if setting.scale == "small":
         sizes = {f"{side}_{what}": number for side in ("encoder", "decoder") for what, number in _SMALL_BART.items()}
         config = {**_IDS, **sizes, "d_model": 128, "max_position_embeddings": 256, "decoder_start_token_id": 2}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from steadytune.papers.catalogue.rdrop_controls import IWSLT
 from steadytune.papers.materials.text_models import bpe_tokenizer, made_once, save_model
-from steadytune.papers.materials.tokenised import lines_of, write_pairs
+from steadytune.papers.materials.tokenised import lines_of, parallel_texts, said_by, write_pairs
 from steadytune.papers.settings import SMALL_RECIPE, SMOKE_RECIPE, Setting, relative
 from steadytune.papers.studies.parts import Data, lengthless
 
@@ -27,16 +27,17 @@ BASELINE, RDROP, DOUBLE, NLL, FRATERNAL = "Baseline", "R-Drop", "Double batch", 
 MODELS = 6
 CHECKPOINTS = {BASELINE: "Transformer full-model weight averaging (checkpoint)"}
 CHECKPOINTS[RDROP] = "R-Drop full-model weight averaging (checkpoint)"
+_LANGUAGES = ("de", "en")
 _SHARED = "translation-model"  # beside the studies that use it: rows made ready, tokenizer, configuration
 
 
 def prepare(setting: Setting) -> None:
     """The rows, tokenised; a tokenizer of both languages; the model's configuration. Made once for all studies."""
     source = setting.data / setting.pick(full="iwslt14", small="multi30k", smoke="multi30k")
-    with made_once(_folder(setting)) as new:
+    with made_once(_folder(setting), said_by(parallel_texts(source, _LANGUAGES))) as new:
         if new is None:
             return
-        write_pairs(source, new / "rows", ("de", "en"), ready=setting.scale == "full")
+        write_pairs(source, new / "rows", _LANGUAGES, ready=setting.scale == "full")
         texts = (line for name in ("train.de", "train.en") for line in lines_of(new / "rows" / name))
         tokenizer = bpe_tokenizer(texts, setting.pick(full=10_000, small=2_000, smoke=60))
         layers, wide, inside, heads = setting.pick(full=(6, 512, 1024, 4), small=(2, 128, 256, 4), smoke=(2, 16, 32, 2))
