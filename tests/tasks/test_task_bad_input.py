@@ -91,7 +91,7 @@ def test_what_is_not_a_number_to_regress(tmp_path, bad):
 def test_json_labels_that_are_not_numbers(tmp_path):
     lines = ['{"text": "x", "label": 1.5}', '{"text": "y", "label": true}', '{"text": "z", "label": NaN}']
     refused(put(tmp_path, "a.jsonl", "\n".join(lines)), "row 2", "'label'", "truth value", kind="regression")
-    refused(put(tmp_path, "a.jsonl", lines[0] + "\n" + lines[2]), "row 2", "'label'", "nan", kind="regression")
+    refused(put(tmp_path, "a.jsonl", lines[0] + "\n" + lines[2]), "row 2", "'label'", "missing", kind="regression")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])

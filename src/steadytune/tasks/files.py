@@ -190,7 +190,7 @@ def _delimited_rows(
             missing = f"nothing for column {names[len(cells)]!r}" if len(cells) < len(names) else "some left over"
             raise SteadytuneError(
                 f"{at(path, record.number)} has {len(cells)} cells where the header has {len(names)}, so there is "
-                f"{missing}. Quote cells that hold the delimiter, or leave ragged rows out with skip_ragged."
+                f"{missing}. Quote cells that hold the delimiter, or leave ragged rows out with skip_ragged (--skip-ragged)."
             )
         yield record.number, tuple(cells[position] for position in positions)
 

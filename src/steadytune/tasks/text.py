@@ -60,15 +60,16 @@ def load(
         bare = part in chunks and all(labels.class_name(cells[last]) is None for cells in chunks[part].cells)
         if bare and not isinstance(wanted[part], (str, Path)):
             said.append(f"{chunks.pop(part).file} has no labels and was left aside.")
+    why = ""
     if kind is None and classes is None:
-        kind, reason = labels.decide(chunks["train"], last)
-        said.append(reason)
+        kind, why = labels.decide(chunks["train"], last)
+        said.append(why)
     kind = kind or "classification"
     if kind not in ("classification", "regression"):
         raise SteadytuneError(f"A {kind} task is not read from text and label columns; see the module of that name.")
     names: tuple[str, ...] = ()
     if kind == "classification":
-        names = tuple(classes) if classes is not None else labels.find_classes(chunks["train"], last)
+        names = tuple(classes) if classes is not None else labels.find_classes(chunks["train"], last, why)
     task = Task(
         name=name or Path(str(train)).stem or str(train),
         kind=kind,
