@@ -106,8 +106,7 @@ def find_classes(chunk: Chunk, label: int, why: str = "") -> tuple[str, ...]:
     if rows < 2 * classes:
         raise SteadytuneError(
             f"{place}: {rows} rows for {classes} classes is fewer than two each.{why and ' '}{why} Is this the label "
-            "column? If it is a number, say kind='regression' (--kind regression); if it is a class, label more rows of "
-            "each."
+            "column? If it is a number, say kind='regression' (--kind regression); if a class, label more rows of each."
         )
     return order(set(found))
 

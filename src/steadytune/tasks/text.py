@@ -154,8 +154,11 @@ def cut(found: dict[str, Rows], wanted: dict[str, Place | float | None], split: 
     for part, indices in (("validation", validation), ("test", test)):
         if sizes[part]:
             if not len(indices):
+                different = len(set(whole.inputs()))
+                equal = f", {different} of them different," if different < len(whole) else ""
                 raise SteadytuneError(
-                    f"{whole.source.file}: {len(whole)} rows are too few to take a {part} split from."
+                    f"{whole.source.file}: {len(whole)} rows{equal} are too few to take a {part} split from, in which "
+                    f"equal rows stay together. Label more rows, or give a {part} file."
                 )
             result[part] = whole.take(indices)
     return {part: result[part] for part in SPLITS if part in result}
