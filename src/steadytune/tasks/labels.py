@@ -27,13 +27,9 @@ _WHOLE = re.compile(r"([+-]?\d+)\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-def _absent(cell: Cell) -> bool:
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))
-
-
 def class_name(cell: Cell) -> str | None:
     """The class a cell names, or None where the label is missing."""
-    if _absent(cell):
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return None
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)
@@ -47,7 +43,7 @@ def class_name(cell: Cell) -> str | None:
 
 def number(cell: Cell) -> float | None:
     """The number in a cell; None where it is missing; ValueError where it is something else."""
-    if _absent(cell) or (isinstance(cell, str) and not cell.strip()):
+    if cell is None or class_name(cell) is None:  # empty, or NaN
         return None
     if isinstance(cell, bool):
         raise ValueError(f"{cell} is a truth value, not a number")
