@@ -115,11 +115,12 @@ def test_numbers_and_nulls_as_texts(tmp_path):
         {"text": None, "label": "b"},
         {"text": "x", "label": "a"},
         {"text": 1.5, "label": "b"},
+        {"text": float("nan"), "label": "b"},
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
     data = load(path, validation=None, test=None)
-    assert data.train.texts == [("5",), ("",), ("x",), ("1.5",)]
-    assert data.notes.empty == 1
+    assert data.train.texts == [("5",), ("",), ("x",), ("1.5",), ("",)]
+    assert data.notes.empty == 2
 
 
 def test_default_split_is_stratified_and_repeatable(tmp_path):

@@ -111,7 +111,7 @@ def label_rows(task: Task, chunk: Chunk, drop: bool, said: list[str], trained: s
 
 
 def as_texts(chunk: Chunk, columns: int) -> list[tuple[str, ...]]:
-    """The first `columns` cells of every row as texts. Numbers become digits, null an empty text."""
+    """The first `columns` cells of every row as texts. Numbers become digits, null and NaN an empty text."""
     return [tuple(_text(chunk, row, i) for i in range(columns)) for row in range(len(chunk.cells))]
 
 
@@ -120,7 +120,7 @@ def _text(chunk: Chunk, row: int, column: int) -> str:
     if isinstance(cell, bool):
         place = at(chunk.file, chunk.numbers[row], chunk.columns[column])
         raise SteadytuneError(f"{place}: the cell is a truth value; a text is needed.")
-    return "" if cell is None else str(cell)
+    return "" if cell is None or cell != cell else str(cell)  # NaN is how pandas has a text that is missing
 
 
 def iter_texts(
