@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 import torch
@@ -162,6 +163,16 @@ def test_bad_input_is_one_sentence_and_exit_code_2(world, tmp_path, capsys, monk
     assert words in stderr
     assert "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, capsys, monkeypatch):
+    """`pip install steadytune` alone brings no scipy."""
+    monkeypatch.setattr("steadytune.study.folder.read_results", lambda folder: import_module("scipy.nowhere"))
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    code, stdout, stderr = run(capsys, monkeypatch, "study", "report", tmp_path)
+    assert (code, stdout) == (2, "")
+    assert "This needs scipy: pip install 'steadytune[report]'." in stderr
+    assert "Traceback" not in stderr
 
 
 def test_every_seed_failed_is_exit_code_1(world, tmp_path, capsys, monkeypatch):

@@ -160,7 +160,7 @@ def test_files_that_are_no_recipes(file, text, said):
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(SteadytuneError, match=r"none\.yaml cannot be read: No such file"):
         load_recipe(tmp_path / "none.yaml")
-    with pytest.raises(SteadytuneError, match="cannot be read: Is a directory"):
+    with pytest.raises(SteadytuneError, match=r"is a folder; name the \.yaml file"):
         load_recipe(tmp_path)
 
 

@@ -167,6 +167,13 @@ def test_a_damaged_model_directory_is_refused(tmp_path, damage, words):
         load_trained(folder)
 
 
+def test_a_mistyped_directory_is_said_at_once_where_there_is_no_hub(monkeypatch):
+    """Asked for a name it does not have, transformers tries the hub for half a minute, and then talks of the hub."""
+    monkeypatch.setattr("steadytune.trained.online", lambda: False)
+    with pytest.raises(SteadytuneError, match=r"^reviews-fti is neither a directory nor .* cannot be reached"):
+        load_trained("reviews-fti")
+
+
 def test_a_pickle_is_never_opened(tmp_path):
     folder = save_encoder(tmp_path / "model", head=True)
     (folder / "model.safetensors").unlink()

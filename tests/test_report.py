@@ -223,6 +223,16 @@ def test_names_on_the_page_are_only_text():
     assert html.unescape(re.findall(r"<h1>(.*?)</h1>", text)[0]) == NASTY
 
 
+def test_of_many_classes_the_commonest_are_named():
+    """All 200 of a file once left one letter's width to the columns beside them."""
+    counts = {f"c{number}": 1 + (number == 150) for number in range(200)}
+    made = record(splits=(SplitRecord("train", 201, "many.csv", "ab" * 32, counts),))
+    for text in (make_page(made), make_card(made)):
+        assert "c150" in text
+        assert "c199" not in text
+        assert "and 188 more" in text
+
+
 def test_the_figure_places_scores_on_its_axis():
     figure = make_figure(record())
     at = {round(float(label), 6): x for x, label in figure.ticks}

@@ -258,11 +258,21 @@ def _share_or_file(value: str) -> str | float | None:
         return value
 
 
+# Which extra brings a package that some command needs and the core does not.
+_EXTRAS = {"scipy": "report", "matplotlib": "report", "pyarrow": "data", "datasets": "data", "ray": "ray"}
+
+
 def main() -> None:
     try:
         app()
     except SteadytuneError as error:
         typer.echo(f"steadytune: {error}", err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        typer.echo(f"steadytune: This needs {package}: pip install 'steadytune[{_EXTRAS[package]}]'.", err=True)
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -70,6 +70,8 @@ def load_yaml(file: str | Path) -> Document:
     try:
         raw = Path(file).read_bytes()
         text = raw.decode("utf-8-sig")
+    except IsADirectoryError as error:
+        raise SteadytuneError(f"{file} is a folder; name the .yaml file.") from error
     except OSError as error:
         raise SteadytuneError(f"{file} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:

@@ -20,6 +20,7 @@ from torch import nn
 from steadytune.engine.encode import Encoder
 from steadytune.engine.evaluate import Predictions, predict
 from steadytune.errors import SteadytuneError
+from steadytune.hub import online
 from steadytune.models import position_limit, quiet, source
 from steadytune.recipe import Recipe
 from steadytune.tasks.base import Rows, Source, Task
@@ -60,18 +61,21 @@ def load_trained(
 
     where = source(Recipe(model=_model_directory(directory), trust_remote_code=trust_remote_code))
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    nowhere = not Path(where).is_dir() and not online()  # a mistyped directory; unasked, the hub is tried for long
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": nowhere}
     try:
         with quiet():
-            config = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
+            config = AutoConfig.from_pretrained(where, **options)
             model, loading = AutoModelForSequenceClassification.from_pretrained(
-                where,
-                config=config,
-                use_safetensors=True,
-                trust_remote_code=trust_remote_code,
-                output_loading_info=True,
+                where, config=config, use_safetensors=True, output_loading_info=True, **options
             )
-            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
+            tokenizer = AutoTokenizer.from_pretrained(where, **options)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        if nowhere:
+            raise SteadytuneError(
+                f"{directory} is neither a directory nor a model in the local cache, and the hub cannot be reached. "
+                "Name the directory that fit wrote."
+            ) from error
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SteadytuneError(f"{directory} cannot be loaded as a classifier: {first}") from error
     if loading["missing_keys"]:

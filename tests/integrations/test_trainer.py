@@ -109,6 +109,19 @@ def test_a_peft_model_trains_and_resumes(tmp_path):
     assert torch.equal(loaded(**inputs).logits, whole.model.eval()(**inputs).logits)
 
 
+def test_peft_around_a_model_as_from_pretrained_gives_it(tmp_path):
+    """The body is in eval and its wrapper is not: its dropout still counts, because Trainer calls train()."""
+    train(tmp_path, [st.RDrop()], model=peft.get_peft_model(bert().eval(), peft.LoraConfig(target_modules=["query"])))
+
+
+def test_frozen_weights_below_an_adapter_are_not_drawn_anew(tmp_path):
+    lora = peft.get_peft_model(bert(), peft.LoraConfig(target_modules=["query"]))
+    before = {name: weight.clone() for name, weight in lora.state_dict().items()}
+    with pytest.raises(st.SteadytuneError, match="is frozen, so its random values would never be trained"):
+        train(tmp_path, [st.Reinit(layers=1)], model=lora)
+    assert_same(before, lora.state_dict())
+
+
 # --- finish, saving ---------------------------------------------------------------------------------------------------
 
 

@@ -40,6 +40,12 @@ def test_what_would_be_ignored_is_refused(sentence, tmp_path):
     assert not list(mixed_layers(model))
 
 
+@pytest.mark.parametrize("wrong", [None, "mixout:p=0.7", st.Mixout, [None]])
+def test_what_is_no_method_is_refused(wrong, tmp_path):
+    with pytest.raises(SteadytuneError, match="is not a method"):
+        SteadyTrainer(bert(), arguments(tmp_path), methods=wrong)
+
+
 def test_two_methods_that_replace_the_same_are_refused(tmp_path):
     with pytest.raises(SteadytuneError, match="both replace the loss"):
         SteadyTrainer(bert(), arguments(tmp_path), methods=[st.RDrop(), st.NLLOnly()])

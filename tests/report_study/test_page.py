@@ -286,6 +286,9 @@ def test_overview():
     assert told.startswith("1 task · 2 variants · 40 trials: 39 finished, 1 diverged · reported: test score")
     assert "2 tasks · 3 variants, chosen from 11 candidates · " in overview(synthetic(variants=3, tuned=True))
     assert "last step" in overview(replace(synthetic(), weights="last"))
+    results = synthetic(tasks=1, variants=2, seeds=20)
+    trials = [replace(trial, key=str(trial.streams)) for trial in results.trials]
+    assert "40 trials (20 of them share a run with another row): " in overview(replace(results, trials=trials))
 
 
 def test_right_to_left_is_isolated():

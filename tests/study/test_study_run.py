@@ -127,6 +127,8 @@ def test_status_export_and_plan(done, world):
     assert len(as_json["trials"]) == 4
     assert as_json["estimate"]["cost"] > 0
     assert not (world / "fresh-study").exists()
+    lost = write(world, "lost", base={**PLAIN["base"], "model": "./nowhere"})
+    assert "is not known: a model cannot be had here." in steadytune("study", "plan", lost).stdout
 
 
 def test_report_and_compare(done, world):

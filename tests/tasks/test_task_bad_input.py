@@ -42,8 +42,8 @@ def test_missing_column_with_the_nearest_name(tmp_path):
     path = put(tmp_path, "a.csv", "Review,Sentiment\nx,a\ny,b\n")
     refused(path, "no column 'review'", "Did you mean 'Review'?", "'Sentiment'", text="review", label="Sentiment")
     refused(path, "no column 'sentimnt'", "Did you mean 'Sentiment'?", text="Review", label="sentimnt")
-    path = put(tmp_path, "a.jsonl", '{"text": "x", "label": "a"}\n{"text": "y"}\n')
-    refused(path, "row 2", "column 'label'", "its keys are 'text'")
+    path = put(tmp_path, "a.jsonl", '{"text": "x", "label": "a"}\n{"text": "y"}\n{"text": "z", "label": "b"}\n' * 2)
+    refused(path, "row 2", "column 'label'", "the label is missing")
     refused(path, "no column 'lable'", "Did you mean 'label'?", label="lable")
 
 
@@ -91,7 +91,7 @@ def test_what_is_not_a_number_to_regress(tmp_path, bad):
 def test_json_labels_that_are_not_numbers(tmp_path):
     lines = ['{"text": "x", "label": 1.5}', '{"text": "y", "label": true}', '{"text": "z", "label": NaN}']
     refused(put(tmp_path, "a.jsonl", "\n".join(lines)), "row 2", "'label'", "truth value", kind="regression")
-    refused(put(tmp_path, "a.jsonl", lines[0] + "\n" + lines[2]), "row 2", "'label'", "nan", kind="regression")
+    refused(put(tmp_path, "a.jsonl", lines[0] + "\n" + lines[2]), "row 2", "'label'", "missing", kind="regression")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
@@ -240,6 +240,10 @@ def test_typed_parquet_cells(tmp_path):
 
 def test_no_text_at_all(tmp_path):
     refused(put(tmp_path, "a.csv", 'text,label\n"",a\n  ,b\n,a\n,b\n'), "column 'text'", "no row has any text")
+
+
+def test_rows_that_are_all_equal_cannot_be_split(tmp_path):
+    refused(put(tmp_path, "a.csv", "text,label\n" + "x,a\nx,b\n" * 20), "40 rows, 1 of them different, are too few")
 
 
 def test_columns_must_differ(tmp_path):

@@ -82,6 +82,19 @@ def test_windows_files(tmp_path):
     assert read_rows(tmp_path / "a.csv", ["text"]).cells == [("a; b",), ("c,d",)]
 
 
+def test_a_delimiter_inside_a_quoted_name_does_not_count(tmp_path):
+    (tmp_path / "a.csv").write_text('"text";"label, coarse"\nx, y;a\n')
+    assert read_rows(tmp_path / "a.csv", ["text", "label, coarse"]).cells == [("x, y", "a")]
+
+
+def test_a_key_that_an_object_lacks_is_null(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x"}\n{"label": "a", "text": "y"}\n{"label": "b"}\n')
+    assert read_rows(path, ["text", "label"]).cells == [("x", None), ("y", "a"), (None, "b")]
+    with pytest.raises(SteadytuneError, match=r"there is no column 'lable'.*mean 'label'"):
+        read_rows(path, ["text", "lable"])
+
+
 def test_lines_end_only_at_newlines(tmp_path):
     odd = "a\u2028b\x0bc\x85d\x1ce"
     (tmp_path / "a.tsv").write_text(f"text\tlabel\n{odd}\tx\n", encoding="utf-8")

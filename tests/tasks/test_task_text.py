@@ -57,6 +57,24 @@ def test_the_rule_can_be_overruled(tmp_path):
         load(path, kind="image")
 
 
+def test_a_number_that_is_missing_makes_no_classes_of_the_others(tmp_path):
+    """pyarrow and json keep NaN as a float; one of them once turned a column of scores into classes."""
+    path = tmp_path / "a.jsonl"
+    scores = [4.5, 3.5, float("nan"), 2.5] * 5
+    path.write_text("".join(json.dumps({"text": f"t{i}", "label": score}) + "\n" for i, score in enumerate(scores)))
+    data = load(path, validation=None, test=None, missing="drop")
+    assert (data.task.kind, len(data.train)) == ("regression", 15)
+    with pytest.raises(SteadytuneError, match=r"row 3, column 'label': the label is missing"):
+        load(path, kind="regression")
+
+
+def test_a_word_among_numbers_is_named(tmp_path):
+    data = load(table(tmp_path, ["4.5", "3.5", "n/a"] * 5), validation=None, test=None)
+    assert "names among its numbers, such as 'n/a' in row 4," in data.notes.sentences()[0]
+    with pytest.raises(SteadytuneError, match=r"such as 'n/a' in row 4.*--kind regression"):
+        load(table(tmp_path, ["4.5", "3.5", "n/a"]))
+
+
 def test_labels_of_every_type_agree(tmp_path):
     """1, 1.0, "1", "1.0" and " 1 " are one class; True and "True" are another."""
     cells = [1, 1.0, "1", "1.0", " 1 ", 0, True, "True"]
@@ -97,11 +115,12 @@ def test_numbers_and_nulls_as_texts(tmp_path):
         {"text": None, "label": "b"},
         {"text": "x", "label": "a"},
         {"text": 1.5, "label": "b"},
+        {"text": float("nan"), "label": "b"},
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
     data = load(path, validation=None, test=None)
-    assert data.train.texts == [("5",), ("",), ("x",), ("1.5",)]
-    assert data.notes.empty == 1
+    assert data.train.texts == [("5",), ("",), ("x",), ("1.5",), ("",)]
+    assert data.notes.empty == 2
 
 
 def test_default_split_is_stratified_and_repeatable(tmp_path):

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainingArguments
@@ -33,6 +32,12 @@ from steadytune.integrations.trainer_conflicts import conflicts
 from steadytune.methods.base import Length, Method, Moment, ParamGroup, check_methods
 from steadytune.methods.loss import IGNORED, kept, kind_of, logits_of
 from steadytune.rng import Streams
+
+try:
+    from accelerate.utils import broadcast
+except ModuleNotFoundError as error:
+    message = "SteadyTrainer needs accelerate, as Trainer itself does: pip install 'steadytune[trainer]'."
+    raise ModuleNotFoundError(message, name="accelerate") from error
 
 STATE_FILE = "steadytune.json"
 

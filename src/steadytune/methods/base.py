@@ -218,7 +218,8 @@ def method(
 
 def check_methods(methods: Method | Iterable[Method]) -> list[Method]:
     """The list in the order of places, or an error that says which two cannot stand together."""
-    found = [methods] if isinstance(methods, Method) else list(methods)
+    # What is not even a list, such as None, is told what is wanted, like a wrong item of one.
+    found = list(methods) if isinstance(methods, Iterable) and not isinstance(methods, str) else [methods]
     replaced: dict[str, Method] = {}
     for item in found:
         if not isinstance(item, Method):

@@ -194,12 +194,14 @@ def is_mixed(module: Any) -> bool:
     return getattr(type(module), "is_mixed", False) and 0.0 < module.p < 1.0
 
 
-def noise(model: nn.Module) -> Iterator[tuple[str, bool]]:
-    """(name, whether one draw serves the whole batch) of each source. Parts in eval are silent if the model trains."""
-    active = [(name, module) for name, module in model.named_modules() if module.training or not model.training]
+def noise(model: nn.Module, resting: bool = False) -> Iterator[tuple[str, bool]]:
+    """(name, whether one draw serves the whole batch) of each source. Parts in eval are silent if the model trains;
+    `resting`: they count too, as before training, when nobody has called `train()` yet."""
+    every = resting or not model.training
+    active = [(name, module) for name, module in model.named_modules() if module.training or every]
     yield from ((name, True) for name, module in active if is_mixed(module))
     for module, attribute, name in dropout_sites(model):
-        if 0.0 < getattr(module, attribute) < 1.0 and (module.training or not model.training):
+        if 0.0 < getattr(module, attribute) < 1.0 and (module.training or every):
             yield name, False
     for name, module in active:
         for attribute, value in vars(module).items():
@@ -207,6 +209,6 @@ def noise(model: nn.Module) -> Iterator[tuple[str, bool]]:
                 yield f"{name}.{attribute}", attribute.endswith("layerdrop")
 
 
-def noise_sources(model: nn.Module) -> list[str]:
+def noise_sources(model: nn.Module, resting: bool = False) -> list[str]:
     """Names of everything in the model that is random in training: dropout of any kind, and mixed layers."""
-    return [name for name, _ in noise(model)]
+    return [name for name, _ in noise(model, resting)]

@@ -104,12 +104,13 @@ def refuse_if_noiseless(method: Method, site: Site) -> None:
     """The same before any batch, from the modules alone, where no other method of the list could bring noise.
 
     A module that is neither torch's nor Hugging Face's may draw noise that cannot be seen here; the first batch tells.
+    So it does where parts stay in eval: `from_pretrained` leaves a model there, and what wraps it (PEFT) is not.
     """
     others = getattr(site, "methods", None)
     if method.is_null() or others is None or any(other.place == "model" for other in others):
         return
     readable = all(type(module).__module__.startswith(_READABLE) for module in site.model.modules())
-    if readable and not noise_sources(site.model):
+    if readable and not noise_sources(site.model, resting=True):
         name = type(site.model).__name__
         raise NoEffect(f"{type(method).__name__}: two passes of {name} would be the same: {_NO_NOISE}")
 

@@ -42,7 +42,9 @@ def reinit_(
     drawn: list[str] = []
     changed = False
     streams = streams or streams_from_torch()
-    for part in parts_to_draw(parts, layers, pooler):
+    chosen = parts_to_draw(parts, layers, pooler)
+    _refuse_frozen(parts, chosen)
+    for part in chosen:
         seed = stream_seed("init", streams.init, "reinit", part)
         for name, module in parts.modules(part).items():
             before = {n: p.detach().clone() for n, p in module.named_parameters(name)}
@@ -66,6 +68,19 @@ def parts_to_draw(parts: Layers, layers: int | float, pooler: bool | None) -> li
     if layers > 0 and not blocks and not with_pooler:
         raise NoEffect(f"Reinit: {layers:g} of the blocks of this {parts.family} model, less than all, is none.")
     return [*blocks, POOLER] if with_pooler else blocks
+
+
+def _refuse_frozen(parts: Layers, chosen: list[Part]) -> None:
+    """What never trains would stay random; and who saves an adapter alone loads it onto the pretrained values again."""
+    for part in chosen:
+        for name, module in parts.modules(part).items():
+            frozen = next((n for n, p in module.named_parameters(name) if not p.requires_grad), None)
+            if frozen is not None:
+                raise SteadytuneError(
+                    f"Reinit: {frozen} is frozen, so its random values would never be trained, and an adapter that is "
+                    "saved without it would be loaded onto other weights. Let what is re-initialised train, or leave "
+                    "Reinit out."
+                )
 
 
 def _check_layers(layers: int | float) -> None:
@@ -128,7 +143,7 @@ class Reinit(Method):
         return frozenset({"start of the top blocks"})
 
     def check(self, site: Site) -> None:
-        parts_to_draw(site.layers, self.layers, self.pooler)
+        _refuse_frozen(site.layers, parts_to_draw(site.layers, self.layers, self.pooler))
         mixed = next(mixed_layers(site.model), None)
         if mixed and not self.is_null():
             raise SteadytuneError(

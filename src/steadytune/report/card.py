@@ -132,7 +132,8 @@ def _scores(record: FitRecord) -> str:
 def _data(record: FitRecord) -> str:
     rows = []
     for split in record.splits:
-        classes = ", ".join(f"{escape(name)}: {count:,}" for name, count in split.classes.items())
+        shown, others = words.classes(split.classes)
+        classes = ", ".join([*(f"{escape(name)}: {count:,}" for name, count in shown), *([others] if others else [])])
         rows.append([split.name, f"{split.rows:,}", classes, code(split.file), code(split.fingerprint[:16])])
     table = _table(["split", "rows", "classes", "file", "sha256 of the rows"], rows)
     columns = ", ".join(code(column) for column in record.text_columns) or "–"

@@ -42,6 +42,17 @@ def metric(record: FitRecord) -> str:
     return METRIC_NAMES.get(record.metric, record.metric.replace("_", " "))
 
 
+SHOWN = 12  # classes of a split that a page names
+
+
+def classes(counts: dict[str, int]) -> tuple[list[tuple[str, int]], str]:
+    """(the classes to name, with their rows; what to say of the others): of many, the commonest."""
+    if len(counts) <= SHOWN:
+        return list(counts.items()), ""
+    shown = sorted(counts.items(), key=lambda item: -item[1])[:SHOWN]
+    return shown, f"and {len(counts) - SHOWN} more"
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 

@@ -67,7 +67,10 @@ def run_plan(file: str, *, workers: int | None, price: float | None, as_json: bo
     if made.unplanned:
         console.print(f"{made.unplanned} more follow when their settings are chosen on validation.", highlight=False)
     by = f"by {guess.measured} finished trials" if guess.measured else "by the size of the model; a rough guess"
-    console.print(f"About {duration(wall)} with {count} workers here ({by}).", highlight=False)
+    if wall is None:
+        console.print("How long they take is not known: a model cannot be had here.", highlight=False)
+    else:
+        console.print(f"About {duration(wall)} with {count} workers here ({by}).", highlight=False)
     if price is not None and wall is not None:
         console.print(f"About {price * wall / 3600:.2f} at {price:g} per hour.", highlight=False)
     return 0

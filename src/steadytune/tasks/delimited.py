@@ -3,8 +3,8 @@
 Python's csv module is not used: it accepts `"a"b` silently as `ab`, has a global cell limit, and cannot say in which
 column a quote was opened. A line without a quote character is just split, so this is also fast.
 
-**Delimiter.** Tab for .tsv, .tab and .txt; for .csv the comma, unless the header has no comma and does have a semicolon
-(Excel in much of Europe) or a tab.
+**Delimiter.** Tab for .tsv, .tab and .txt; for .csv the comma, unless the header has no comma outside quotes and does
+have a semicolon (Excel in much of Europe) or a tab.
 
 **Quoted or not.** CSV is quoted. For tab-separated files both habits are common (GLUE: never quoted, quotes are text;
 spreadsheets: quoted), so the first megabyte decides:
@@ -17,6 +17,7 @@ spreadsheets: quoted), so the first megabyte decides:
 """
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,7 @@ def _place(file: object, number: int, header: Sequence[str], cells: list[str]) -
 def find_delimiter(path: str | Path) -> str:
     if suffix_of(path) != ".csv":
         return "\t"
-    header = next(read_lines(path), Line(1, "")).text
+    header = re.sub(r'"[^"]*"', "", next(read_lines(path), Line(1, "")).text)  # a name in quotes may hold any of them
     if "," not in header:
         for other in (";", "\t"):
             if other in header:

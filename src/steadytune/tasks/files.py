@@ -45,7 +45,7 @@ class Chunk:
 
 
 def column_names(path: str | Path, format: Format = AUTO, part: str | None = None) -> list[str]:
-    """The columns of a file, in order; of a JSONL file, the keys of its first object."""
+    """The columns of a file, in order; of a JSONL file, the keys of its first objects."""
     kind = _kind(path)
     if kind == "delimited":
         return _open_delimited(path, format)[0]
@@ -190,7 +190,8 @@ def _delimited_rows(
             missing = f"nothing for column {names[len(cells)]!r}" if len(cells) < len(names) else "some left over"
             raise SteadytuneError(
                 f"{at(path, record.number)} has {len(cells)} cells where the header has {len(names)}, so there is "
-                f"{missing}. Quote cells that hold the delimiter, or leave ragged rows out with skip_ragged."
+                f"{missing}. Quote cells that hold the delimiter, or leave ragged rows out with skip_ragged "
+                "(--skip-ragged)."
             )
         yield record.number, tuple(cells[position] for position in positions)
 

@@ -43,7 +43,7 @@ def class_name(cell: Cell) -> str | None:
 
 def number(cell: Cell) -> float | None:
     """The number in a cell; None where it is missing; ValueError where it is something else."""
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
+    if cell is None or class_name(cell) is None:  # empty, or NaN
         return None
     if isinstance(cell, bool):
         raise ValueError(f"{cell} is a truth value, not a number")
@@ -59,20 +59,25 @@ def number(cell: Cell) -> float | None:
 def decide(chunk: Chunk, label: int) -> tuple[Kind, str]:
     """Class or number, by the rule above, with the reason as a sentence."""
     place = f"Column {chunk.columns[label]!r} of {chunk.file}"
-    values = set()
-    for cells in chunk.cells:
+    values: set[float] = set()
+    word: str | None = None
+    for row, cells in zip(chunk.numbers, chunk.cells):
         try:
             value = number(cells[label])
         except ValueError:
-            return "classification", f"{place} holds names, so it is read as classes."
+            word = word or f"{_short(str(cells[label]))} in row {row}"
+            continue
         if value is not None:
             values.add(value)
+    if word is not None:  # among numbers it may be a slip that turns a quantity into classes: say where it is
+        names = f"names among its numbers, such as {word}" if values else "names"
+        return "classification", f"{place} holds {names}, so it is read as classes."
     if any(not value.is_integer() for value in values):
         return "regression", f"{place} holds numbers with fractions, so it is read as a number to regress."
     if len(values) > MOST_CLASSES:
         return "regression", (
             f"{place} holds {len(values)} different whole numbers, more than {MOST_CLASSES}, so it is read as a number "
-            "to regress; say kind='classification' if they are classes."
+            "to regress; say kind='classification' (--kind classification) if they are classes."
         )
     return "classification", f"{place} holds {len(values)} different whole numbers, so it is read as classes."
 
@@ -84,8 +89,9 @@ def order(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def find_classes(chunk: Chunk, label: int) -> tuple[str, ...]:
-    """The classes of the training rows, refused where they cannot be learned from."""
+def find_classes(chunk: Chunk, label: int, why: str = "") -> tuple[str, ...]:
+    """The classes of the training rows, refused where they cannot be learned from. `why` says what made them classes,
+    for the error."""
     found = Counter(name for cells in chunk.cells if (name := class_name(cells[label])) is not None)
     place = at(chunk.file, column=chunk.columns[label])
     rows, classes = found.total(), len(found)
@@ -95,8 +101,8 @@ def find_classes(chunk: Chunk, label: int) -> tuple[str, ...]:
         raise SteadytuneError(f"{place}: all {rows} rows have the label {next(iter(found))!r}; two classes are needed.")
     if rows < 2 * classes:
         raise SteadytuneError(
-            f"{place}: {rows} rows for {classes} classes is fewer than two each. Is this the label column? If it is a "
-            "number, say kind='regression'; if so few rows are meant, name the classes."
+            f"{place}: {rows} rows for {classes} classes is fewer than two each.{why and ' '}{why} Is this the label "
+            "column? If it is a number, say kind='regression' (--kind regression); if a class, label more rows of each."
         )
     return order(set(found))
 
@@ -141,7 +147,7 @@ def _present(chunk: Chunk, label: int, present: list[bool], drop: bool) -> np.nd
         more = f" (and in {len(missing) - 1} more rows: {', '.join(map(str, missing[1:6]))} ...)" if missing[1:] else ""
         raise SteadytuneError(
             f"{at(chunk.file, missing[0], chunk.columns[label])}: the label is missing{more}. Fill it in, or leave "
-            "such rows out with missing='drop'."
+            "such rows out with missing='drop' (--missing drop)."
         )
     return np.flatnonzero(present)
 

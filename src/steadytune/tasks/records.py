@@ -6,6 +6,7 @@ such a file is read. Datasets' class labels come as their names, so that 0/1 in 
 disagree.
 """
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -19,6 +20,7 @@ from steadytune.tasks.lines import Line, read_lines
 JSON = (".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet", ".pq")
 HUB = "hub:"
+_FIRST = 1000  # objects of a JSONL file whose keys are its columns
 
 
 class _Twice(Exception):
@@ -64,18 +66,17 @@ def _objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def json_names(path: str | Path) -> list[str]:
-    for _, found in _objects(path):
-        return list(found)
-    raise SteadytuneError(f"{path} is empty.")
+    """The keys of the first objects, in the order in which they come up: many writers leave out what is null."""
+    first = [found for _, found in itertools.islice(_objects(path), _FIRST)]
+    if not first:
+        raise SteadytuneError(f"{path} is empty.")
+    return list(dict.fromkeys(key for found in first for key in found))
 
 
 def json_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """A key that an object lacks is null there, as in pandas and datasets."""
     for number, found in _objects(path):
-        for column in columns:
-            if column not in found:
-                keys = ", ".join(map(repr, list(found)[:20])) or "none"
-                raise SteadytuneError(f"{at(path, number, column)}: the object has no such key; its keys are {keys}.")
-        yield number, tuple(found[column] for column in columns)
+        yield number, tuple(found.get(column) for column in columns)
 
 
 def is_datasets_directory(path: Path) -> bool:

@@ -60,15 +60,16 @@ def load(
         bare = part in chunks and all(labels.class_name(cells[last]) is None for cells in chunks[part].cells)
         if bare and not isinstance(wanted[part], (str, Path)):
             said.append(f"{chunks.pop(part).file} has no labels and was left aside.")
+    why = ""
     if kind is None and classes is None:
-        kind, reason = labels.decide(chunks["train"], last)
-        said.append(reason)
+        kind, why = labels.decide(chunks["train"], last)
+        said.append(why)
     kind = kind or "classification"
     if kind not in ("classification", "regression"):
         raise SteadytuneError(f"A {kind} task is not read from text and label columns; see the module of that name.")
     names: tuple[str, ...] = ()
     if kind == "classification":
-        names = tuple(classes) if classes is not None else labels.find_classes(chunks["train"], last)
+        names = tuple(classes) if classes is not None else labels.find_classes(chunks["train"], last, why)
     task = Task(
         name=name or Path(str(train)).stem or str(train),
         kind=kind,
@@ -110,7 +111,7 @@ def label_rows(task: Task, chunk: Chunk, drop: bool, said: list[str], trained: s
 
 
 def as_texts(chunk: Chunk, columns: int) -> list[tuple[str, ...]]:
-    """The first `columns` cells of every row as texts. Numbers become digits, null an empty text."""
+    """The first `columns` cells of every row as texts. Numbers become digits, null and NaN an empty text."""
     return [tuple(_text(chunk, row, i) for i in range(columns)) for row in range(len(chunk.cells))]
 
 
@@ -119,7 +120,7 @@ def _text(chunk: Chunk, row: int, column: int) -> str:
     if isinstance(cell, bool):
         place = at(chunk.file, chunk.numbers[row], chunk.columns[column])
         raise SteadytuneError(f"{place}: the cell is a truth value; a text is needed.")
-    return "" if cell is None else str(cell)
+    return "" if cell is None or cell != cell else str(cell)  # NaN is how pandas has a text that is missing
 
 
 def iter_texts(
@@ -153,8 +154,11 @@ def cut(found: dict[str, Rows], wanted: dict[str, Place | float | None], split: 
     for part, indices in (("validation", validation), ("test", test)):
         if sizes[part]:
             if not len(indices):
+                different = len(set(whole.inputs()))
+                equal = f", {different} of them different," if different < len(whole) else ""
                 raise SteadytuneError(
-                    f"{whole.source.file}: {len(whole)} rows are too few to take a {part} split from."
+                    f"{whole.source.file}: {len(whole)} rows{equal} are too few to take a {part} split from, in which "
+                    f"equal rows stay together. Label more rows, or give a {part} file."
                 )
             result[part] = whole.take(indices)
     return {part: result[part] for part in SPLITS if part in result}

@@ -117,10 +117,16 @@ def overview(results: StudyResults) -> str:
     parts = [
         words.plural(len(results.tasks), "task"),
         _variants(results),
-        f"{words.plural(len(results.trials), 'trial')}: {counted(results.trials) or 'none planned'}",
+        f"{words.plural(len(results.trials), 'trial')}{_shared(results)}: {counted(results.trials) or 'none planned'}",
         f"reported: {results.split} score of the {weights}",
     ]
     return " · ".join(parts)
+
+
+def _shared(results: StudyResults) -> str:
+    """Variants that come to the same recipe are rows of their own here, and one trial of the ledger (`study plan`)."""
+    more = len(results.trials) - len({trial.key for trial in results.trials})
+    return f" ({more:,} of them share a run with another row)" if more else ""
 
 
 def _variants(results: StudyResults) -> str:
