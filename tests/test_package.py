@@ -74,7 +74,7 @@ def test_methods_are_listed_for_people_and_machines():
 # Imports go down this list only: a file may import what stands before it, or its own folder.
 LEVELS = [
     ["errors"],
-    ["rng", "module_tree", "strict", "checkpoint", "signals", "packages", "hub"],
+    ["rng", "module_tree", "strict", "checkpoint", "signals", "locks", "packages", "hub"],
     ["layers"],
     ["kernels"],
     ["methods"],

@@ -670,6 +670,37 @@ def test_the_command_runs_and_reports(tmp_path):
     assert "--data DIR" in str(wrong.exception)
 
 
+def test_digits_go_on_where_they_were_stopped(tmp_path, monkeypatch):
+    from steadytune.papers.digits import experiment as digits
+
+    whole = Workshop(tmp_path / "whole", "smoke")
+    compute(EXPERIMENTS["mixout/figure-2"], whole, print)
+    stopped = Workshop(tmp_path / "stopped", "smoke")
+    folder = stopped.folder("mixout/digits")
+    with monkeypatch.context() as patched:
+        patched.setattr(digits, "measure", lambda *given: 1 / 0)  # all is trained, and nothing written
+        with pytest.raises(ZeroDivisionError):
+            compute(EXPERIMENTS["mixout/figure-2"], stopped, print)
+    assert sorted(path.name for path in (folder / "unfinished").iterdir()) == ["fine-tuning", "pretraining"]
+    with monkeypatch.context() as patched:
+        patched.setattr("steadytune.papers.digits.stacked.StackedAdam.step_", lambda *given: 1 / 0)
+        compute(EXPERIMENTS["mixout/figure-2"], stopped, print)
+    results = [json.loads((each.folder("mixout/digits") / "result.json").read_text()) for each in (whole, stopped)]
+    assert [{**each, "seconds": None} for each in results] == [{**results[0], "seconds": None}] * 2
+    assert [path.name for path in folder.iterdir()] == ["result.json"]
+
+
+def test_two_processes_do_not_compute_the_same(tmp_path):
+    from steadytune.locks import held
+
+    workshop = Workshop(tmp_path, "smoke")
+    folder = workshop.folder("mixout/figure-5")
+    folder.mkdir(parents=True)
+    with held(folder / ".lock", "busy"), pytest.raises(SteadytuneError, match=r"Another process computes mixout/fig"):
+        compute(EXPERIMENTS["mixout/figure-5"], workshop, print)
+    assert compute(EXPERIMENTS["mixout/figure-5"], workshop, print) is None
+
+
 def test_digits_say_how_far_they_are(tmp_path):
     said = []
     compute(EXPERIMENTS["mixout/figure-2"], Workshop(tmp_path, "smoke"), said.append)

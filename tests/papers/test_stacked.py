@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from steadytune import Streams
-from steadytune.papers.digits import drawn_digits
+from steadytune import SteadytuneError, Streams
+from steadytune.papers.digits import drawn_digits, stacked
 from steadytune.papers.digits.network import (
     MIXED,
     Restart,
@@ -164,3 +164,60 @@ def test_dropout_is_mixout_toward_zero_for_one_row():
         elif not isinstance(layer, StreamDropout):
             h = layer(h)
     torch.testing.assert_close(h, dropped)
+
+
+class Killed(BaseException):
+    """Nothing catches it."""
+
+
+def killed_after(steps, monkeypatch):
+    """Training ends in the middle of this step, as if the process had been killed."""
+    step_, taken = stacked.StackedAdam.step_, []
+
+    def counted(self, grads, step):
+        taken.append(step)
+        if len(taken) > steps:
+            raise Killed
+        step_(self, grads, step)
+
+    monkeypatch.setattr(stacked.StackedAdam, "step_", counted)
+    return taken
+
+
+@pytest.mark.parametrize("steps", [1, 4, 7, 10, 16])
+def test_what_was_killed_goes_on_to_the_same_bits(steps, tmp_path, monkeypatch):
+    """Three steps an epoch; stacks of up to four restarts, which end after one, two or three epochs."""
+    restarts = [
+        Restart("mixout", p, 1 + i % 3, 1e-3 * (1 + i % 2), Streams(i, i, i), gradient=gradient)
+        for gradient in ("exact", "paper")
+        for i, p in enumerate((0.0, 0.4, 0.7, 0.9))
+    ]
+    call = starts_of(restarts, torch.float32), restarts, Training(weight_decay=0.1), DIGITS.train
+    whole = train(*call)
+    with monkeypatch.context() as patched:
+        killed_after(steps, patched)
+        with pytest.raises(Killed):
+            train(*call, folder=tmp_path, save_every=0.0)
+    with monkeypatch.context() as patched:
+        taken = killed_after(1000, patched)
+        again = train(*call, folder=tmp_path, save_every=0.0)
+    assert len(taken) == 18 - steps // 3 * 3, "whole epochs are not trained again"
+    assert all(torch.equal(again.weights[name], each) for name, each in whole.weights.items())
+    assert (again.losses, again.drift) == (whole.losses, whole.drift)
+
+
+def test_only_what_is_the_same_stack_is_taken_over(tmp_path):
+    restarts = [Restart("dropout", 0.1, 2, 1e-3, Streams(i, i, i)) for i in range(2)]
+    starts = starts_of(restarts, torch.float32)
+    train(starts, restarts, Training(), DIGITS.train, folder=tmp_path)
+    other = starts_of([Restart("dropout", 0.1, 2, 1e-3, Streams(i + 5, i, i)) for i in range(2)], torch.float32)
+    calls = [(other, restarts, Training(), DIGITS.train), (starts, restarts, Training(16), DIGITS.train)]
+    calls += [(starts, restarts, Training(), drawn_digits("others", 72, seed=7).train)]
+    calls += [(starts, [Restart("dropout", 0.2, 2, 1e-3, Streams(i, i, i)) for i in range(2)], *calls[0][2:])]
+    for call in calls:
+        mine, kept = train(*call), train(*call, folder=tmp_path)
+        assert all(torch.equal(kept.weights[name], each) for name, each in mine.weights.items())
+    (there,) = (tmp_path / "stack-0").iterdir()
+    (there / "weights.safetensors").write_bytes(b"")
+    with pytest.raises(SteadytuneError, match=r"weights.safetensors has 0 bytes"):
+        train(*calls[-1], folder=tmp_path)

@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from steadytune.engine.evaluate import Predictions
 from steadytune.errors import SteadytuneError
 from steadytune.fitting.plan import Plan
 from steadytune.fitting.seeds import Kept
+from steadytune.locks import held
 from steadytune.models import load_pixels, quiet
 from steadytune.report.card import make_card
 from steadytune.report.page import make_page
@@ -93,28 +94,17 @@ def read_record(out: Path) -> dict[str, Any] | None:
 @contextmanager
 def locked(out: Path, first: bool = True) -> Iterator[None]:
     """One fit at a time works in a directory; of its processes the first one holds the lock."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        first = False
-    if not first:
+    new = not out.exists()
+    with ExitStack() as stack:
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
-        yield
-        return
-    new = not out.exists()
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        lock = open(out / LOCK, "a")  # noqa: SIM115
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SteadytuneError(f"Another fit is at work in {out}; wait for it, or name another --out.") from None
+            if first:
+                busy = f"Another fit is at work in {out}; wait for it, or name another --out."
+                stack.enter_context(held(out / LOCK, busy))
         try:
             yield
         finally:
-            if new and [path.name for path in out.iterdir()] == [LOCK]:  # nothing came of it
+            if first and new and [path.name for path in out.iterdir()] == [LOCK]:  # nothing came of it
                 shutil.rmtree(out, ignore_errors=True)
 
 

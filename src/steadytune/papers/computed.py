@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from steadytune.papers.catalogue import ITEMS, Cell
-from steadytune.papers.experiment import Computed, Data, Say
+from steadytune.papers.experiment import UNFINISHED, Computed, Data, Say
 from steadytune.papers.set_up import (
     data_table,
     data_verdicts,
@@ -122,11 +122,12 @@ def _digits(setting: Setting, say: Say) -> Data:
     from steadytune.papers import digits
 
     if setting.scale == "smoke":
-        return digits.run("smoke", say=say).to_data()
+        return digits.run("smoke", folder=setting.folder / UNFINISHED, say=say).to_data()
     emnist = setting.data / "emnist-digits"
     usps = setting.scale == "small" and not emnist.is_dir()
     source = setting.data / "usps" / "usps.npz" if usps else emnist
-    return digits.run(setting.scale, source=source, target=setting.data / "mnist", say=say).to_data()
+    target, folder = setting.data / "mnist", setting.folder / UNFINISHED
+    return digits.run(setting.scale, source=source, target=target, folder=folder, say=say).to_data()
 
 
 def _digits_verdicts(data: Data) -> list[Verdict]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Data = dict[str, Any]
 Say = Callable[[str], None]  # is told how far something is that takes long
+UNFINISHED = "unfinished"  # in the folder of what is computed: where it keeps what it has, until the result is there
 
 
 @dataclass(frozen=True)

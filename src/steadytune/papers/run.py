@@ -1,7 +1,7 @@
 """Running an experiment: its studies one after another, each in a folder of its own, or its computation.
 
     OUT/small/mixout/table-1/     study.yaml, ledger.sqlite, ... as any study's folder
-    OUT/small/mixout/digits/      result.json, of something that is computed at once
+    OUT/small/mixout/digits/      result.json, of something that is computed at once; unfinished/ until it is there
     OUT/smoke/materials/          generated data and tiny models
 
 Items that show the same runs share a folder. Running again goes on: trials that have ended stay, what was chosen stays.
@@ -16,6 +16,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steadytune.errors import SteadytuneError
-from steadytune.papers.experiment import Computed, Data, Part, Shown
+from steadytune.locks import held
+from steadytune.papers.experiment import UNFINISHED, Computed, Data, Part, Shown
 from steadytune.papers.experiments import find_experiment
 from steadytune.papers.materials.smoke import write_materials
 from steadytune.papers.settings import SCALES, Scale, Setting
@@ -108,10 +110,13 @@ def compute(experiment: Computed, workshop: Workshop, say: Callable[[str], None]
         say(f"{path} is there already; delete it to compute it again.")
         return
     make_folder(path.parent)  # now: what cannot be written need not be computed
-    started = time.perf_counter()
-    data = experiment.compute(workshop.setting(experiment.name), say)
-    data = {**data, MADE_WITH: _made_with(data)}
-    write_text(path, json.dumps(data) + "\n")
+    started, lock = time.perf_counter(), path.with_name(".lock")
+    with held(lock, f"Another process computes {experiment.id} in {path.parent}: wait for it, or name another --out."):
+        data = experiment.compute(workshop.setting(experiment.name), say)
+        data = {**data, MADE_WITH: _made_with(data)}
+        write_text(path, json.dumps(data) + "\n")
+        shutil.rmtree(path.with_name(UNFINISHED), ignore_errors=True)
+        lock.unlink(missing_ok=True)
     say(f"{path} ({time.perf_counter() - started:.1f} s)")
 
 

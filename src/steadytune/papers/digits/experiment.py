@@ -32,9 +32,13 @@ def run(
     device: str | torch.device | None = None,
     plan: Plan | None = None,
     at_once: int | None = None,
+    folder: Path | None = None,
     say: Say = lambda line: None,
 ) -> DigitsResult:
-    """The whole experiment. `plan` replaces the scale's own; a smoke run without files draws its digits."""
+    """The whole experiment. `plan` replaces the scale's own; a smoke run without files draws its digits.
+
+    What is trained is kept in `folder`, where the same call goes on after it was stopped.
+    """
     check_choice("scale", scale, SCALES, "digits")
     plan = plan or SCALES[scale]
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -42,13 +46,15 @@ def run(
     target_digits = _digits(target, "target", scale, plan, False).to(device)
     started = time.perf_counter()
     say(f"Pretraining {len(plan.pretrain_epochs) * plan.pretrain_runs} networks on {source_digits.name}.")
-    w_pre, pretrained, chosen = pretrain(source_digits, plan, at_once, say)
+    w_pre, pretrained, chosen = pretrain(source_digits, plan, at_once, _inside(folder, "pretraining"), say)
     pretraining = time.perf_counter() - started
     say(f"w_pre: {chosen.epochs} epochs, run {chosen.run}, validation accuracy {chosen.validation}.")
     restarts = fine_tuning_restarts(plan)
     say(f"Fine-tuning {len(restarts)} restarts on {target_digits.name}.")
     training = Training(batch_size=plan.batch_size)
-    trained = train([w_pre] * len(restarts), restarts, training, target_digits.train, at_once=at_once, say=say)
+    kept = _inside(folder, "fine-tuning")
+    starts = [w_pre] * len(restarts)
+    trained = train(starts, restarts, training, target_digits.train, at_once=at_once, folder=kept, say=say)
     runs = measure(w_pre, restarts, trained, source_digits, target_digits)
     return DigitsResult(
         scale,
@@ -62,6 +68,10 @@ def run(
         {"pretraining": pretraining, "fine-tuning": time.perf_counter() - started - pretraining},
         torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     )
+
+
+def _inside(folder: Path | None, name: str) -> Path | None:
+    return None if folder is None else folder / name
 
 
 def _digits(given: str | Path | Digits | None, role: str, scale: str, plan: Plan, transpose: bool) -> Digits:
@@ -78,7 +88,11 @@ def _digits(given: str | Path | Digits | None, role: str, scale: str, plan: Plan
 
 
 def pretrain(
-    digits: Digits, plan: Plan, at_once: int | None = None, say: Say = lambda line: None
+    digits: Digits,
+    plan: Plan,
+    at_once: int | None = None,
+    folder: Path | None = None,
+    say: Say = lambda line: None,
 ) -> tuple[dict[str, Tensor], tuple[Pretrained, ...], Pretrained]:
     """(w_pre, all runs, the chosen one): best validation accuracy; of equals, the shortest and first."""
     restarts = [
@@ -88,7 +102,7 @@ def pretrain(
     ]
     training = Training(plan.batch_size, plan.pretrain_decay, plan.decay_form)
     starts = [start_weights(restart.streams) for restart in restarts]
-    trained = train(starts, restarts, training, digits.train, at_once=at_once, say=say)
+    trained = train(starts, restarts, training, digits.train, at_once=at_once, folder=folder, say=say)
     scores = accuracy(trained.weights, digits.validation)
     runs = tuple(
         Pretrained(restart.epochs, restart.streams.init, _finite(score)) for restart, score in zip(restarts, scores)

@@ -22,6 +22,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +34,7 @@ from torch.nn import functional
 from steadytune.engine.batches import Order
 from steadytune.papers.digits.data import Images
 from steadytune.papers.digits.network import Restart, Training
+from steadytune.papers.digits.saved import SAVE_EVERY, SavedStack, identity
 from steadytune.papers.digits.stacked_adam import StackedAdam
 from steadytune.papers.digits.stacked_noise import StackedNoise
 
@@ -56,19 +59,27 @@ def train(
     images: Images,
     *,
     at_once: int | None = None,
+    folder: Path | None = None,
+    save_every: float = SAVE_EVERY,
     say: Callable[[str], None] = lambda line: None,
 ) -> Trained:
     """Train restart i from starts[i]. Everything runs where `images` are, in the dtype of the starts.
 
-    `at_once` limits a stack; `say` is told after each stack how far it is.
+    `at_once` limits a stack; `say` is told now and then how far it is. In `folder` each stack keeps where it is, and
+    the same call goes on from there, with the same bits as if it had not been stopped.
     """
     device = images.labels.device
     stacks = list(_stacks(restarts, at_once or STACK.get(device.type, STACK["cpu"])))
-    done = []
-    for positions in stacks:
+    done: list[Trained] = []
+    for number, positions in enumerate(stacks):
+        these = [restarts[i] for i in positions]
         start = {name: torch.stack([starts[i][name] for i in positions]).to(device) for name in starts[0]}
-        done.append(_train_stack(start, [restarts[i] for i in positions], training, images))
-        say(f"{sum(len(each.losses) for each in done)} of {len(restarts)} restarts are trained.")
+        saved = SavedStack(None)
+        if folder is not None:
+            saved = SavedStack(folder / f"stack-{number}", identity(these, training, images, start), save_every)
+        trained = sum(len(each.losses) for each in done)
+        done.append(_train_stack(start, these, training, images, saved, partial(_tell, say, trained, len(restarts))))
+        say(f"{trained + len(these)} of {len(restarts)} restarts are trained.")
     back = [position for positions in stacks for position in positions]
     order = sorted(range(len(back)), key=lambda i: back[i])  # where each restart stands in the concatenated stacks
     joined = {name: torch.cat([each.weights[name] for each in done])[order] for name in starts[0]}
@@ -152,17 +163,39 @@ def _stacks(restarts: Sequence[Restart], at_once: int) -> Iterator[list[int]]:
             yield ordered[at : at + at_once]
 
 
-def _train_stack(start: Weights, restarts: Sequence[Restart], training: Training, images: Images) -> Trained:
+def _tell(say: Callable[[str], None], trained: int, restarts: int, these: int, epoch: int, epochs: int) -> None:
+    say(f"Restarts {trained + 1} to {trained + these} of {restarts}: epoch {epoch} of {epochs}.")
+
+
+def _train_stack(
+    start: Weights,
+    restarts: Sequence[Restart],
+    training: Training,
+    images: Images,
+    saved: SavedStack,
+    tell: Callable[[int, int, int], None],
+) -> Trained:
     weights = {name: each.clone() for name, each in start.items()}
     noise = StackedNoise(restarts, like=weights["output.weight"])
     optimizer = StackedAdam(restarts, training, weights, len(images))
     orders = [Order(len(images), training.batch_size, restart.streams) for restart in restarts]
     epochs = restarts[0].epochs  # the longest run comes first
-    drift_at = _drift_steps(training.steps_per_epoch(len(images)) * epochs)
+    per_epoch = training.steps_per_epoch(len(images))
+    drift_at = _drift_steps(per_epoch * epochs)
     losses: list[Tensor] = []
-    drift: list[tuple[int, Tensor]] = []
-    step = 0
-    for epoch in range(epochs):
+    drift: dict[int, Tensor] = {}
+    begin = 0
+    if (found := saved.find(images.labels.device)) is not None:
+        begin = found.step
+        for name, each in weights.items():
+            each.copy_(found.tensors["weights"][name])
+        if begin < epochs:
+            optimizer.resume_(found.tensors, begin * per_epoch)
+            tell(len(restarts), begin, epochs)
+        losses = [found.tensors["losses"][str(epoch)] for epoch in range(begin)]
+        drift = {at: found.tensors["drift"][str(at)] for at in sorted(map(int, found.tensors["drift"]))}
+    step = begin * per_epoch
+    for epoch in range(begin, epochs):
         active = sum(restart.epochs > epoch for restart in restarts)
         rows = torch.stack([torch.from_numpy(order.epoch(epoch)) for order in orders[:active]]).to(images.labels.device)
         leaves = {name: each[:active].detach().requires_grad_() for name, each in weights.items()}
@@ -178,10 +211,17 @@ def _train_stack(start: Weights, restarts: Sequence[Restart], training: Training
             total += loss.detach() * (chosen.shape[1] / len(images))
             step += 1
             if step in drift_at:
-                drift.append((step, torch.stack([*squared_distances(leaves, start).values()]).sum(0).sqrt()))
+                drift[step] = torch.stack([*squared_distances(leaves, start).values()]).sum(0).sqrt()
         losses.append(total)
-    walks = _by_replica([far for _, far in drift])
-    return Trained(weights, _by_replica(losses), [[*zip((at for at, _ in drift), walk)] for walk in walks])
+        last = epoch + 1 == epochs
+        if last or saved.due():
+            measured = {"losses": dict(enumerate(losses)), "drift": drift}
+            tensors = {what: {str(at): each for at, each in of.items()} for what, of in measured.items()}
+            saved.save(epoch + 1, {"weights": weights, **tensors, **({} if last else optimizer.moments())})
+            if not last:
+                tell(len(restarts), epoch + 1, epochs)
+    walks = _by_replica([*drift.values()])
+    return Trained(weights, _by_replica(losses), [[*zip(drift, walk)] for walk in walks])
 
 
 def _drift_steps(steps: int) -> set[int]:

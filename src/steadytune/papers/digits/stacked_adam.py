@@ -7,7 +7,7 @@ element-wise, so a stack needs nothing more, but for the learning rate, which is
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,19 @@ class StackedAdam:
                 counts = [torch.zeros((), device=weights[name].device) for name in names]
                 length = Length(per_epoch * epochs, per_epoch)
                 self._groups.append(_Group(replicas, lr, length, decay, names, [*tensors, counts]))
+
+    def moments(self) -> dict[str, dict[str, Tensor]]:
+        """What a checkpoint needs besides the weights."""
+        return dict(zip(("means", "squares"), self._moments))
+
+    def resume_(self, saved: Mapping[str, Mapping[str, Tensor]], step: int) -> None:
+        """As after so many steps, with the moments of then."""
+        for name, mine in self.moments().items():
+            for key, each in mine.items():
+                each.copy_(saved[name][key])
+        for group in self._groups:
+            for count in group.state[-1]:
+                count.fill_(min(step, group.length.steps))
 
     @torch.no_grad()
     def step_(self, grads: dict[str, Tensor], step: int) -> None:
