@@ -196,12 +196,22 @@ def test_an_error_in_a_late_row_leaves_nothing_and_the_old_file(trained, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
 
 
-@pytest.mark.parametrize(("out", "words"), [("in.csv", "is the file that is read"), ("x.parquet", ".csv or .jsonl")])
-def test_where_predictions_cannot_go(trained, tmp_path, out, words):
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("in.csv", "is the file that is read"),
+        ("x.parquet", ".csv or .jsonl"),
+        ("folder.csv", "is a directory; name a file, such as"),
+        ("nowhere/x.csv", "there is no directory .*nowhere. Make it"),
+    ],
+)
+def test_where_predictions_cannot_go(tmp_path, out, words):
+    """It is said before the model is loaded."""
     source = write_csv(tmp_path / "in.csv", reviews(3))
+    (tmp_path / "folder.csv").mkdir()
     before = source.read_text()
     with pytest.raises(SteadytuneError, match=words):
-        predict_file(trained, source, tmp_path / out)
+        predict_file(tmp_path / "no model", source, tmp_path / out)
     assert source.read_text() == before
 
 

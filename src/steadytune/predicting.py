@@ -69,6 +69,7 @@ def predict_file(
     """
     given = () if text is None else (text,) if isinstance(text, str) else tuple(text)
     form = _format(out, format)
+    _check_place(out, file)
     names = column_names(file, read, part)
     trained = model if isinstance(model, Trained) else load_trained(model, device=device, max_length=max_length)
     texts = given or trained.text_columns or ("text",)
@@ -77,7 +78,7 @@ def predict_file(
     columns = list(dict.fromkeys((*texts, *keep)))
     find_columns(file, names, columns)  # before a header is written
     rows = 0
-    with _opened(out, file) as stream:
+    with _opened(out) as stream:
         write = _csv_writer(stream, trained, keep) if form == "csv" else _jsonl_writer(stream)
         for chunk in iter_rows(file, columns, chunk=CHUNK, format=read, part=part):
             if chunk.numbers:
@@ -123,6 +124,7 @@ def predict_command(
 
     read = Format(skip_ragged=True) if skip_ragged else AUTO
     _format(out, format)
+    _check_place(out, file)
     find_columns(file, column_names(file, read), (*(text or ()), *(keep or ())))  # refused before the model is loaded
     trained = load_trained(model, device=device, max_length=max_length, trust_remote_code=trust_remote_code)
     console = Console(stderr=True)
@@ -185,17 +187,26 @@ def _format(out: str | Path | TextIO, asked: str | None) -> str:
     return found
 
 
-@contextmanager
-def _opened(out: str | Path | TextIO, source: str | Path) -> Iterator[TextIO]:
-    """The stream itself, or a file that gets its name when all is written."""
+def _check_place(out: str | Path | TextIO, source: str | Path) -> None:
+    """Before anything is loaded."""
     if not isinstance(out, (str, Path)):
-        yield out
         return
     path = Path(out)
     if path.exists() and Path(source).exists() and path.samefile(source):
         raise SteadytuneError(f"{path} is the file that is read; write the predictions to another one.")
     if path.is_dir():
         raise SteadytuneError(f"{path} is a directory; name a file, such as {path / 'predictions.csv'}.")
+    if not path.parent.is_dir():
+        raise SteadytuneError(f"{path}: there is no directory {path.parent}. Make it, or name another.")
+
+
+@contextmanager
+def _opened(out: str | Path | TextIO) -> Iterator[TextIO]:
+    """The stream itself, or a file that gets its name when all is written."""
+    if not isinstance(out, (str, Path)):
+        yield out
+        return
+    path = Path(out)
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(hidden, "w", encoding="utf-8", newline="") as stream:
