@@ -43,6 +43,7 @@ class Answer(NamedTuple):
 _STANDARD = Line("Standard", "Standard")
 _DROPOUT = Line("dropout(0.1)", "dropout(0.1) + wdecay(0, 0.01)")
 _BLEU = "rdrop/figure-2"
+_WITH_AND_WITHOUT = (Line("baseline", "Baseline"), Line("R-Drop", "R-Drop"))
 
 QUESTIONS = (
     Question(
@@ -140,11 +141,19 @@ QUESTIONS = (
             Line("fraternal dropout", "FD", item="rdrop/table-4"),
         ),
     ),
+    *(
+        Question(f"Does R-Drop help {what} from scratch?", f"rdrop/{item}", claim, _WITH_AND_WITHOUT)
+        for what, item, claim in (
+            ("a language model", "language-modeling", "R-Drop has a lower perplexity"),
+            ("summaries", "summarization", "R-Drop has a higher ROUGE"),
+            ("images", "image-classification", "R-Drop has a higher accuracy"),
+        )
+    ),
     Question(
         "Does R-Drop help fine-tuning?",
         "rdrop/table-1",
         "R-Drop has a higher score than plain fine-tuning",
-        (Line("baseline", "Baseline"), Line("R-Drop", "R-Drop")),
+        _WITH_AND_WITHOUT,
     ),
     Question(
         "Does it matter which α R-Drop has?",
