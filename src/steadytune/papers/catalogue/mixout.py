@@ -223,7 +223,7 @@ _ABLATIONS = (
     Item(
         "mixout/supplement-e",
         "Supplement E",
-        "time of a run with mixout and with dropout",
+        "time of a run with mixout and with dropout, here of p = 0.7 and 0.1",
         ("M27",),
         (
             Claim(
