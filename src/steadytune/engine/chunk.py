@@ -238,7 +238,7 @@ class Chunk:
                 self._notice_()
                 is_first = self.graphs.is_empty()
                 self.graphs.capture_(shape, work)
-            if is_first:
+            if is_first:  # no older recording lacks the gradients that it has made
                 self._there = self._gradients()
             self._notice_()
             if watched.looked:

@@ -1,11 +1,12 @@
-"""The mixout paper on GLUE (section 5 and 6, supplement F): tables 1 to 4, figures 4 and 6.
+"""The mixout paper on GLUE (section 5 and 6, supplements E and F): tables 1 to 4, figures 4 and 6, the time of a run.
 
 Set-up (M17, M18): bert-large-uncased, BERT's own Adam without bias correction, 2e-5, batches of 32, 3 epochs, 10% of
 warm-up; 20 restarts, the same for every method; the score of the last step on the whole dev set. wdecay(w_pre, λ) is
 the penalty of section 2, wdecay(0, 0.01) that of BERT's optimiser; rows with one regulariser have no other, so dropout
 is off. mixout has the gradient of the public code, g⊙M (D1); beside it, `exact gradient` is this library's default.
 
-At the small scale RTE, MRPC and CoLA; of table 1 the rows that figure 3 shows, with 20 restarts; elsewhere 10 restarts.
+At the small scale RTE, MRPC and CoLA; of table 1 the rows that figure 3 shows, with 20 restarts; elsewhere 10,
+but 5 of table 2, whose runs are long, and of supplement E.
 """
 
 from __future__ import annotations
