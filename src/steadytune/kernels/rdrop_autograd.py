@@ -49,7 +49,8 @@ class FromHidden(torch.autograd.Function):
             rows = torch.cat((hidden_1[start:stop], hidden_2[start:stop])).to(dtype)
             z = functional.linear(rows, matrix, vector)
             both = z.view(2, stop - start, -1)[..., :classes]
-            loss += row_losses_(both, terms.part(start, stop), offset, gradient=wants_any).sum()
+            # Not in place: Dynamo (torch 2.11) gives zeros for the gradient of an output that `forward` writes over.
+            loss = loss + row_losses_(both, terms.part(start, stop), offset, gradient=wants_any).sum()
             # z is now the gradient with respect to the logits, and still 0 in the padding.
             if grad_hidden is not None:
                 grad_hidden[:, start:stop] = _product(z, matrix, precise).view(2, stop - start, width)

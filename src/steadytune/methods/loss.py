@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from steadytune.errors import SteadytuneError
 from steadytune.methods.dropout import dropout_sites
@@ -68,14 +69,27 @@ def labels_of(batch: Mapping[str, Any]) -> Tensor:
     return labels
 
 
-def call(model: nn.Module, batch: Mapping[str, Any]) -> Any:
-    """One forward without the labels; an encoder-decoder gets the decoder inputs that it would have made from them."""
+def call(model: nn.Module, batch: Mapping[str, Any], again: bool = False) -> Any:
+    """One forward without the labels; an encoder-decoder gets the decoder inputs that it would have made from them.
+
+    `again` says that the step has had a forward of this model.
+    """
+    if again:
+        _keep_buffers(model)
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     prepare = getattr(unwrap(model), "prepare_decoder_input_ids_from_labels", None)
     given = {"decoder_input_ids", "decoder_inputs_embeds"} & inputs.keys()
     if prepare is not None and not given and batch.get("labels") is not None:
         inputs["decoder_input_ids"] = prepare(labels=batch["labels"])
     return model(**inputs)
+
+
+def _keep_buffers(model: nn.Module) -> None:
+    """DDP sends its first process's buffers before every forward. Within a step there is nothing new in them, and
+    before torch 2.13 a backward pass refuses what has been written over since its forward."""
+    for each in (model, getattr(model, "_orig_mod", None)):
+        if isinstance(each, DistributedDataParallel):
+            each.require_forward_param_sync = False  # the forward sets it anew
 
 
 def logits_of(outputs: Any) -> Tensor:

@@ -50,7 +50,7 @@ def _forwards(
     model: nn.Module, batch: Mapping[str, Any], owner: str, times: int, forward: str
 ) -> tuple[list[Tensor], Any]:
     if forward == "two" or (forward == "auto" and (_rows_interact(model) or _odd_one(batch) is not None)):
-        outputs = [call(model, batch) for _ in range(times)]
+        outputs = [call(model, batch, again=number > 0) for number in range(times)]
         logits = [logits_of(each) for each in outputs]
         refuse_if_silent(model, owner, logits[0], logits[1])
         return logits, outputs[0]
