@@ -34,7 +34,9 @@ from steadytune.engine.evaluate import Search, predict, score
 from steadytune.engine.gradients import BatchGradient
 from steadytune.engine.result import RunResult
 from steadytune.engine.train import evaluation_points, train
+from steadytune.kernels.mixout import mask_of
 from steadytune.methods import late_logits
+from steadytune.methods import mixed_layers as layers_of_mixout
 from steadytune.methods.mixed_layers import mixed_layers
 from steadytune.models import load_model
 from steadytune.recipe import Recipe
@@ -204,6 +206,29 @@ def test_all_chunks_of_a_step_see_one_mixout_mask(folder):
         runs[bucket, parts] = train(recipe, encoded, STREAMS, bucket=bucket)[0].losses
     assert np.allclose(runs[False, 1], runs[True, 1], rtol=2e-5)
     assert np.allclose(runs[False, 1], runs[True, 5], rtol=2e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_chunks_share_what_their_mask_makes_of_the_weights(precision, folder, monkeypatch):
+    methods = (Mixout(p=0.7), FraternalDropout())  # two masks a step
+    recipe, encoded = tiny_run("classification", folder, methods=methods, steps=4, micro_batches=3, precision=precision)
+    made, plain = [], layers_of_mixout.mixture_of
+    monkeypatch.setattr(layers_of_mixout, "mixture_of", lambda *given: (made.append(1), plain(*given))[1])
+    left, step = [], BatchGradient.__call__
+
+    def watched(self, rows, moment):
+        loss = step(self, rows, moment)
+        left.append([layer.mix_memory for _, layer in mixed_layers(self.model)])
+        return loss
+
+    monkeypatch.setattr(BatchGradient, "__call__", watched)
+    shared, model = train(recipe, encoded, STREAMS)
+    assert left == [[None] * len(left[0])] * 4  # a step's memory ends with it
+    assert len(made) == 4 * 2 * len(left[0])
+    monkeypatch.setattr(layers_of_mixout.MixedLinear, "_mixture", lambda self, x: mask_of(self.scale()))
+    alone, other = train(recipe, encoded, STREAMS)
+    assert shared.losses == alone.losses
+    assert_same(weights(model), weights(other))
 
 
 def test_masks_are_counted_as_if_a_step_were_one_forward(folder, monkeypatch):

@@ -7,7 +7,7 @@ from torch.nn import functional
 from steadytune.kernels import mixout_columns, products
 from steadytune.kernels.handed_on import Handed
 from steadytune.kernels.kept_gradients import KeptGradient
-from steadytune.kernels.mixout import mixed_linear
+from steadytune.kernels.mixout import mask_of, mixed_linear
 from steadytune.kernels.mixout_columns import Layer, column_linear, column_linears
 from steadytune.kernels.mixout_masks import draw, new_rule
 from steadytune.kernels.products import joined
@@ -109,7 +109,7 @@ def test_equals_the_form_of_the_cpu_under_autocast(kept_only):
     columns = draw(new_counter(3), new_rule(96, 0.7))
     scale = (columns.place >= 0).float().div_(1 - 0.7)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        plain = mixed_linear(x, w, b, target, scale, 1.0)
+        plain = mixed_linear(x, w, b, target, mask_of(scale), 1.0)
         out = column_linear(x, w, b, target, columns, 0.7, 1.0, kept_only)
     assert torch.equal(out, plain)
     g = torch.randn_like(out)

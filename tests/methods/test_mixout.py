@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from steadytune import Mixout, NoEffect, SteadytuneError, Streams, apply_, mixout, mixout_, remove_
-from steadytune.kernels.mixout import mixed_linear
+from steadytune.kernels.mixout import mask_of, mixed_linear, mixture_of
 from steadytune.methods.mixing import Mix
 
 
@@ -195,21 +195,49 @@ def test_kept_columns_give_the_gradients_of_the_dense_form():
     x, w, b, u = rand(2, 7, 6, grad=True), rand(4, 6, grad=True), rand(4, grad=True), rand(4, 6)
     scale = torch.tensor([0, 2.5, 0, 0, 2.5, 0], dtype=torch.float64)
     dense = functional.linear(x, torch.lerp(u, w, scale), b)
-    fast = mixed_linear(x, w, b, u, scale, 2.5)
+    fast = mixed_linear(x, w, b, u, mask_of(scale), 2.5)
     torch.testing.assert_close(fast, dense)
     g = rand(2, 7, 4)
     for fast_grad, dense_grad in zip(
         torch.autograd.grad(fast, (x, w, b), g), torch.autograd.grad(dense, (x, w, b), g), strict=True
     ):
         torch.testing.assert_close(fast_grad, dense_grad)
-    assert torch.autograd.gradcheck(lambda x, w, b: mixed_linear(x, w, b, u, scale, 2.5), (x, w, b))
+    assert torch.autograd.gradcheck(lambda x, w, b: mixed_linear(x, w, b, u, mask_of(scale), 2.5), (x, w, b))
 
 
 @pytest.mark.parametrize("kept", [[], [0, 1, 2]])
 def test_kept_columns_at_the_extremes(kept):
     x, w, u, scale = rand(5, 3, grad=True), rand(2, 3, grad=True), rand(2, 3), torch.zeros(3, dtype=torch.float64)
     scale[kept] = 2.0
-    assert torch.autograd.gradcheck(lambda x, w: mixed_linear(x, w, None, u, scale, 2.0), (x, w))
+    assert torch.autograd.gradcheck(lambda x, w: mixed_linear(x, w, None, u, mask_of(scale), 2.0), (x, w))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize(
+    ("width", "count"), [(600, 0), (600, 1), (600, 64), (600, 65), (600, 599), (600, 600), (10, 3), (40, 39)]
+)
+def test_kept_columns_in_low_precision_are_the_dense_form(width, count, ready, dtype):
+    """However many are kept: they are multiplied together with others, whose products must not show."""
+    torch.manual_seed(count)
+    draw = {"x": rand(3, 7, width), "w": rand(5, width), "b": rand(5), "u": rand(5, width), "g": rand(3, 7, 5)}
+    x, w, b, u, g = (each.to(dtype).double() for each in draw.values())  # the same numbers in both types
+    scale = torch.zeros(width, dtype=torch.float64)
+    scale[torch.randperm(width)[:count]] = 2.0
+    for each in (x, w, b):
+        each.requires_grad_()
+    low_x, low_w, low_b, low_u = (each.detach().to(dtype).requires_grad_() for each in (x, w, b, u))
+    low_scale = scale.to(dtype)
+    mixture = mixture_of(low_scale, low_w, low_u, dtype) if ready else mask_of(low_scale)
+    assert (mixture.weight is not None) == ready
+    found = mixed_linear(low_x, low_w, low_b, low_u.detach(), mixture, 2.0)
+    expected = functional.linear(x, torch.lerp(u, w, scale), b)
+    within = {"rtol": 0.03, "atol": 0.03 * width**0.5, "check_dtype": False}
+    torch.testing.assert_close(found, expected, **within)
+    low_gradients = torch.autograd.grad(found, (low_x, low_w, low_b), g.to(dtype))
+    for low, exact in zip(low_gradients, torch.autograd.grad(expected, (x, w, b), g), strict=True):
+        torch.testing.assert_close(low, exact, **within)
+    assert torch.equal(low_gradients[1][:, scale == 0], torch.zeros(5, width - count, dtype=dtype))
 
 
 def test_target_zero_is_dropout_in_front_of_the_layer_for_the_same_mask():

@@ -109,6 +109,7 @@ class BatchGradient:
                 break
             # Smaller chunks, and the step from its start. Not inside `except`, which keeps the failed tensors alive.
             self._shrink(rows, moment)
+        self.masks.end_()
         self.processes.sum_gradients_(self.parameters, used)
         self.processes.sum_([self.chunk.loss])
         return self.chunk.loss

@@ -18,7 +18,7 @@ from torch.nn import functional
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.handed_on import Handed
 from steadytune.kernels.kept_gradients import KeptGradient
-from steadytune.kernels.mixout import mixed_linear
+from steadytune.kernels.mixout import Mixture, mask_of, mixed_linear, mixture_of
 from steadytune.kernels.mixout_columns import Layer, column_linears, product_type
 from steadytune.kernels.mixout_masks import Columns
 from steadytune.kernels.mixout_table import Made
@@ -45,10 +45,20 @@ class MixedLinear(Mixed, nn.Linear):
         if mix.mask == "neuron" and mix.distribution == "bernoulli" and not torch.compiler.is_compiling():
             grad_scale = self.grad_scale()
             if x.device.type not in COLUMN_DEVICES:
-                return mixed_linear(x, self.weight, self.bias, mix.target, self.scale(), grad_scale)
+                return mixed_linear(x, self.weight, self.bias, mix.target, self._mixture(x), grad_scale)
             if mix.p < 1.0:
                 return self._of_columns(x, grad_scale)
         return functional.linear(x, self.mixed_weight(self.weight), self.bias)
+
+    def _mixture(self, x: Tensor) -> Mixture:
+        """Of this call, or of an earlier one of the step that it repeats: a chunk sees the mask of the first."""
+        if self.mix_memory is None or self.mix_drawn is not None:
+            return mask_of(self.scale())
+        call = (self._next_state(), product_type(x))
+        if call not in self.mix_memory:
+            state, dtype = call
+            self.mix_memory[call] = mixture_of(self._scale_of(state), self.weight, self.mix.target, dtype)
+        return self.mix_memory[call]
 
     def _of_columns(self, x: Tensor, grad_scale: float) -> Tensor:
         """By the columns that this call keeps; together with the layers that read the same x, where a pool has drawn

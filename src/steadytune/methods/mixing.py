@@ -22,6 +22,7 @@ from torch import Tensor
 from steadytune.errors import SteadytuneError
 from steadytune.kernels.handed_on import Jointly, SharedCast
 from steadytune.kernels.kept_gradients import KeptGradient
+from steadytune.kernels.mixout import Mixture
 from steadytune.kernels.mixout_masks import Columns, Rule, draw, draw_next_, new_rule
 from steadytune.kernels.mixout_table import Made
 from steadytune.rng import normal, random_bits
@@ -93,6 +94,7 @@ class Mixed:
     mix_jointly: JointlyMixed | None = None  # with the layers that read the same tensor (mask_pool.py)
     mix_made: Made | None = None  # the mixed weight, where a MaskPool has made it
     mix_gradient: KeptGradient | None = None  # where the gradient of kept columns is to stay
+    mix_memory: dict[Any, Mixture] | None = None  # by call and type; an engine's, for as long as a step (masks.py)
     mix_inputs: SharedCast | None = None  # where the layer before may have left its output in autocast's type
 
     @property
@@ -113,7 +115,8 @@ class Mixed:
         """`.to()`, `.half()`, `.cuda()` move the target along with the weight."""
         super()._apply(fn, recurse)  # type: ignore[misc]
         self.mix.target = fn(self.mix.target)
-        self.mix_drawn = self.mix_made = self.mix_gradient = None  # a pool's masks stay where they were
+        # A pool's masks stay where they were.
+        self.mix_drawn = self.mix_made = self.mix_gradient = self.mix_memory = None
         return self
 
     def _is_mixing(self) -> bool:
@@ -185,6 +188,7 @@ class Mixed:
             "mix_inputs": None,
             "mix_made": None,
             "mix_gradient": None,
+            "mix_memory": None,
         }
 
     def _count(self) -> int:
@@ -227,7 +231,9 @@ class Mixed:
         if self.mix_drawn is not None:
             kept = self._pooled().place >= 0
             return self._spread(kept.to(self.mix.target.dtype).div_(1.0 - self.mix.p))
-        state = self._next_state()
+        return self._scale_of(self._next_state())
+
+    def _scale_of(self, state: Any) -> Tensor:
         weight = self.mix.target
         if self.mix.mask == "element":
             index = torch.arange(weight.numel(), device=weight.device)
