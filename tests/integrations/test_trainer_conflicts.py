@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from small_trainer import arguments, assert_same, bert
+from small_trainer import arguments, assert_same, bert, rows, train
+from transformers import TrainerCallback
 
 import steadytune as st
 from steadytune import NoEffect, SteadyTrainer, SteadytuneError
@@ -71,3 +72,38 @@ def test_machines_that_cut_the_model_are_refused(machine, tmp_path, monkeypatch)
     monkeypatch.setattr(SteadyTrainer, "create_accelerator_and_postprocess", create_otherwise)
     with pytest.raises(SteadytuneError, match=r"does not run (with FSDP, DeepSpeed|under DataParallel)"):
         SteadyTrainer(bert(), arguments(tmp_path), methods=st.Mixout(p=0.5))
+
+
+@pytest.mark.parametrize(
+    "saving",
+    [
+        {"save_strategy": "epoch", "num_train_epochs": 3},
+        {"save_strategy": "epoch", "max_steps": 5},
+        {"save_strategy": "steps", "save_steps": 3, "max_steps": 7},  # and the last
+        {"save_strategy": "steps", "save_steps": 0.4, "max_steps": 5},
+        {"save_strategy": "steps", "save_steps": 50, "max_steps": 2},
+    ],
+)
+def test_more_checkpoints_than_a_run_will_keep_are_refused_before_it(saving, tmp_path):
+    train(tmp_path / "plain", [], **saving)
+    count = len(list((tmp_path / "plain").glob("checkpoint-*")))
+    train(tmp_path / "all", st.CheckpointAverage(last=count) if count > 1 else [], **saving)
+    model = bert()
+    with pytest.raises(SteadytuneError, match=f"averages {count + 1} checkpoints.* keeps {count}"):
+        train(tmp_path / "too many", st.CheckpointAverage(last=count + 1), model=model, **saving)
+    assert not list((tmp_path / "too many").glob("checkpoint-*"))
+    assert_same(dict(bert().state_dict()), dict(model.state_dict()))
+
+
+def test_a_callback_of_the_scripts_may_save_more(tmp_path):
+    class Often(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            control.should_save = True
+
+    settings = {"save_strategy": "epoch", "max_steps": 2, "train_sampling_strategy": "sequential"}
+    args = arguments(tmp_path, **settings)
+    trainer = SteadyTrainer(
+        bert(), args, train_dataset=rows(), methods=st.CheckpointAverage(last=2), callbacks=[Often()]
+    )
+    trainer.train()
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 2

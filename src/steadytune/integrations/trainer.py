@@ -28,7 +28,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from steadytune.apply import Applied, apply_
 from steadytune.errors import SteadytuneError
-from steadytune.integrations.trainer_conflicts import conflicts
+from steadytune.integrations.trainer_conflicts import conflicts, too_few_checkpoints
 from steadytune.methods.base import Length, Method, Moment, ParamGroup, check_methods
 from steadytune.methods.loss import IGNORED, kept, kind_of, logits_of
 from steadytune.rng import Streams
@@ -106,6 +106,11 @@ class SteadyTrainer(Trainer):
             args = copy.copy(args)
             args.max_steps = length.steps
             values = super().set_initial_training_values(args, *rest)
+        for item in self.methods:
+            if item.place == "finish" and not item.is_null():
+                too_few = too_few_checkpoints(self, item, values[-1], values[1])
+                if too_few is not None:  # better now than after hours of training
+                    raise SteadytuneError(too_few)
         return values
 
     # groups, optimizer

@@ -5,6 +5,7 @@ Each is a sentence; `SteadyTrainer` raises the first before anything is touched.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -79,3 +80,24 @@ def _of_finishing(trainer: Any, item: Any) -> Iterator[str]:
             f"{item} cannot average a PEFT adapter: the mean of its factors is not the mean of the models. Merge the "
             "checkpoints of the run first (merge_and_unload), then call average_checkpoints."
         )
+
+
+def too_few_checkpoints(trainer: Any, item: Any, steps: int, steps_per_epoch: int) -> str | None:
+    """Whether a run of so many steps will leave fewer than are to be averaged; a callback of the script's own may save
+    whenever it likes."""
+    args = trainer.args
+    if any(not type(each).__module__.startswith("transformers.") for each in trainer.callback_handler.callbacks):
+        return None
+    if args.save_strategy == "epoch":
+        every = steps_per_epoch
+    elif args.save_strategy == "steps":
+        every = args.save_steps if args.save_steps >= 1 else math.ceil(steps * args.save_steps)
+    else:
+        return None
+    count = math.ceil(steps / (every or steps))  # the last step is saved whatever its number
+    if count >= item.last:
+        return None
+    return (
+        f"{item} averages {item.last} checkpoints, and a run of {steps} steps that saves every {every} keeps {count}. "
+        "Save more often, or average fewer."
+    )
