@@ -105,13 +105,16 @@ def _of_kept(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _block(  # type: ignore[no-untyped-def]
-    w, g, m, v, u, anchored, entry, start, left, c, row,
+    w, g, m, v, u, anchor, entry, start, left, c, row,
     ELEMENT: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
     FULL: tl.constexpr, ZERO: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     lane = tl.arange(0, BLOCK)
     inside = None if FULL else lane < left  # a mask, even one that is all true, would make loads 4 bytes wide
-    pulled = anchored if FULL else inside & anchored
+    # Spread out before it is compared: Triton's interpreter (3.9) takes a single truth value for a whole number.
+    pulled = tl.broadcast_to(anchor, [BLOCK]) != 0
+    if not FULL:
+        pulled = pulled & inside
     w_t = tl.load(w + lane, mask=inside).to(tl.float32)
     if KEPT:
         g_t = _of_kept(g, entry, start, left, tl.load(row + 9), BLOCK, ALIGNED, FULL) * c
@@ -150,7 +153,7 @@ def _update(  # type: ignore[no-untyped-def]
     entry, row = table + tensor * 12, numbers + tensor * 16
     start = (block - tl.load(entry + 7)) * BLOCK
     left = tl.load(entry + 6) - start
-    anchored = tl.load(entry + 4) != 0
+    anchor = tl.load(entry + 4)
     w = _address(entry, start, ELEMENT, ALIGNED)
     g = _address(entry + 1, 0 if KEPT else start, ELEMENT, ALIGNED)
     m = _address(entry + 2, start, ELEMENT, ALIGNED)
@@ -158,9 +161,9 @@ def _update(  # type: ignore[no-untyped-def]
     u = _address(entry + 4, start, ELEMENT, ALIGNED)
     c = tl.load(factor).to(tl.float32) if HAS_FACTOR else 1.0
     if left >= BLOCK:
-        _block(w, g, m, v, u, anchored, entry, start, left, c, row, ELEMENT, BLOCK, ALIGNED, True, ZERO, KEPT)
+        _block(w, g, m, v, u, anchor, entry, start, left, c, row, ELEMENT, BLOCK, ALIGNED, True, ZERO, KEPT)
     else:
-        _block(w, g, m, v, u, anchored, entry, start, left, c, row, ELEMENT, BLOCK, ALIGNED, False, ZERO, KEPT)
+        _block(w, g, m, v, u, anchor, entry, start, left, c, row, ELEMENT, BLOCK, ALIGNED, False, ZERO, KEPT)
 
 
 def adamw_triton_(tables: Tables, grad_factor: Tensor | None = None, zero_grads: bool = False) -> None:
