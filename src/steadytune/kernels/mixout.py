@@ -7,8 +7,8 @@
 A swapped column has s_j = c_j = 0, so a fraction p of dW is zero by construction: keep only the kept columns of X for
 the backward pass, multiply only those, and scatter. At p = 0.7 that is 0.3 of the weight gradient's work and 0.3 of
 the saved input. W' is made again in the backward pass instead of being kept: a copy of all weights would cost more
-memory than dropout does. Where forwards of one step see one mask, the chunks of a batch do, it is kept for all of them
-in bfloat16 and float16: two bytes a weight, which are the cast that a plain layer keeps under autocast.
+memory than dropout does. The chunks of a batch see one mask, so in bfloat16 and float16 an engine keeps W' for all of
+them: two bytes a weight, which a plain layer's cast takes under autocast, too.
 """
 
 from __future__ import annotations
