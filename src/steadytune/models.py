@@ -180,8 +180,8 @@ def load_model(recipe: Recipe, task: Task, init: int, tokenizer: Any = None) -> 
                 owner.pad_token_id = tokenizer.pad_token_id
     if task.kind == "language-model":
         _check_causal(model, recipe)
-        if getattr(model, "loss_type", "") is None:  # of GPT2LMHeadModel and others: this is what transformers takes,
-            model.loss_type = "ForCausalLM"  # with a warning
+        if getattr(model, "loss_type", "") is None:  # as of GPT2LMHeadModel
+            model.loss_type = "ForCausalLM"  # transformers' own fallback, without its warning
     return model, notes
 
 

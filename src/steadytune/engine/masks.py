@@ -8,8 +8,8 @@
 Masks are functions of counters (rng.py), so going back is setting counters back. On a GPU, where every layer draws once
 in a step, a pool draws all of them in one go, and weight gradients are computed for kept columns only. Those have a
 fixed capacity there. Which of the coming steps keep more is computed ahead, for many steps at once: such a step, one
-in tens of thousands, takes the dense gradient and is not replayed. Nothing else here waits for the device. On a CPU the
-chunks of a batch share what its masks make of the weights, in low precision.
+in tens of thousands, takes the dense gradient and is not replayed. Nothing else here waits for the device. On a CPU
+layers remember their masks for all chunks of a step and, in low precision, the mixed weights (`mix_memory`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Masks:
         self._model, self._low = model, low
         self._counters = [layer.mix_state for _, layer in mixed_layers(model)]
         self._marked: list[Tensor] = []
-        places = layers_of_mixout.COLUMN_DEVICES
-        self._remember = [x for x in column_layers(model).values() if x.weight.device.type not in places]
+        linear, pooled = column_layers(model).values(), layers_of_mixout.COLUMN_DEVICES
+        self._remembering = [layer for layer in linear if layer.weight.device.type not in pooled]
         self._pool: MaskPool | None = None
         self._too_many: deque[bool] = deque()  # of the coming steps: does a mask keep more columns than fit?
         self.dense = False  # whether this step takes the dense gradient
@@ -87,7 +87,7 @@ class Masks:
     def begin_(self) -> bool:
         if self._counters:
             self._marked = [counter.clone() for counter in self._counters]
-        for layer in self._remember:
+        for layer in self._remembering:
             layer.mix_memory = {}
         if self._pool is None:
             return True
@@ -110,7 +110,7 @@ class Masks:
             self._pool.draw_()
 
     def end_(self) -> None:
-        for layer in self._remember:
+        for layer in self._remembering:
             layer.mix_memory = None
 
     def forward_(self, first: bool = True) -> None:

@@ -28,7 +28,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from steadytune.apply import Applied, apply_
 from steadytune.errors import SteadytuneError
-from steadytune.integrations.trainer_conflicts import conflicts, too_few_checkpoints
+from steadytune.integrations.trainer_conflicts import conflicts, finishing, too_few_checkpoints
 from steadytune.methods.base import Length, Method, Moment, ParamGroup, check_methods
 from steadytune.methods.loss import IGNORED, kept, kind_of, logits_of
 from steadytune.rng import Streams
@@ -106,11 +106,10 @@ class SteadyTrainer(Trainer):
             args = copy.copy(args)
             args.max_steps = length.steps
             values = super().set_initial_training_values(args, *rest)
-        for item in self.methods:
-            if item.place == "finish" and not item.is_null():
-                too_few = too_few_checkpoints(self, item, values[-1], values[1])
-                if too_few is not None:  # better now than after hours of training
-                    raise SteadytuneError(too_few)
+        for item in finishing(self.methods):
+            too_few = too_few_checkpoints(self, item, values[-1], values[1])
+            if too_few is not None:  # better now than after hours of training
+                raise SteadytuneError(too_few)
         return values
 
     # groups, optimizer
@@ -234,11 +233,10 @@ class SteadyTrainer(Trainer):
     def train(self, *train_args: Any, **train_kwargs: Any) -> Any:
         self._saved = []
         output = super().train(*train_args, **train_kwargs)
-        for item in self.methods:
-            if item.place == "finish" and not item.is_null():
-                self.accelerator.wait_for_everyone()  # the main process may still be writing the last checkpoint
-                averaged = item.finish([str(folder) for folder in self._saved if folder.is_dir()])
-                _replace_weights_(self.model, averaged)
+        for item in finishing(self.methods):
+            self.accelerator.wait_for_everyone()  # the main process may still be writing the last checkpoint
+            averaged = item.finish([str(folder) for folder in self._saved if folder.is_dir()])
+            _replace_weights_(self.model, averaged)
         return output
 
 

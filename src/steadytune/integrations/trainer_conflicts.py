@@ -25,6 +25,11 @@ _UNREAD: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 
 
+def finishing(methods: Sequence[Method]) -> list[Method]:
+    """Those that have something to do when the run has ended."""
+    return [item for item in methods if item.place == "finish" and not item.is_null()]
+
+
 def conflicts(trainer: Any, methods: Sequence[Method]) -> Iterator[str]:
     """Sentences about what an initialised Trainer and these methods cannot both have."""
     owner = {thing: type(item).__name__.removesuffix("Method") for item in methods for thing in item.replaces()}
@@ -45,9 +50,8 @@ def conflicts(trainer: Any, methods: Sequence[Method]) -> Iterator[str]:
         yield f"{owner['schedule']} is a schedule, but the trainer was given one in `optimizers`. Keep one of them."
     if "loss" in owner and trainer.compute_loss_func is not None:
         yield f"{owner['loss']} computes the loss, so compute_loss_func would be ignored. Keep one of them."
-    for item in methods:
-        if item.place == "finish" and not item.is_null():
-            yield from _of_finishing(trainer, item)
+    for item in finishing(methods):
+        yield from _of_finishing(trainer, item)
 
 
 def _of_the_machine(trainer: Any) -> Iterator[str]:
